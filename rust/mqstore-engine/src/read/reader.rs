@@ -10,6 +10,7 @@
 
 pub(crate) mod accessors;
 mod last_look;
+mod lost_records;
 mod raft;
 mod random;
 mod unread;
@@ -483,9 +484,12 @@ impl Reader {
                 "the store has no queue files; its queues are derived from the log in memory".to_owned(),
             );
         }
+        state.overlay_from = end;
+        for queue in state.queues.all() {
+            self.keep_lost_units(state, &mut all, (queue.topic(), queue.queue_id()))?;
+        }
         state.replaced = all;
         state.all_replaced = true;
-        state.overlay_from = end;
         state.index_complete_to = self.index.end_physical().max(0) as u64;
         Ok(())
     }
@@ -572,7 +576,7 @@ impl Reader {
             }
         })?;
         for (topic, queue_id) in queues {
-            Self::keep_units_of_lost_tail(state, &mut wanted, topic, *queue_id)?;
+            self.keep_lost_units(state, &mut wanted, (topic, *queue_id))?;
             state.replaced.adopt(&mut wanted, topic, *queue_id);
             state.replaced_ids.insert((topic.clone(), *queue_id));
         }

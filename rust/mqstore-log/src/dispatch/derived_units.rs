@@ -67,6 +67,30 @@ impl DerivedQueue {
         entry.filter(|_| offset < self.end).map_or(offset, |(start, _)| *start)
     }
 
+    /// Returns the offsets in `range` without a unit, at most about `most`. Only for records of one message.
+    pub fn missing(&self, range: Range<i64>, most: usize) -> Vec<i64> {
+        let (mut found, mut next) = (Vec::new(), range.start);
+        let there = self.from(range.start).iter().map(|(offset, _)| *offset);
+        for offset in there.take_while(|offset| *offset < range.end).chain([range.end]) {
+            found.extend((next..offset).take(most.saturating_sub(found.len())));
+            next = offset.saturating_add(1);
+        }
+        found
+    }
+
+    /// Returns the log offset of the record of the message at `offset`, and whether that record is between the ones of
+    /// the messages before and after it. Without these, nothing confirms its place.
+    fn position_of(&self, offset: i64) -> Option<(i64, bool)> {
+        let at = self.units.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+        let unit_at = |at: usize| self.units.get(at).map(|(offset, unit)| (*offset, unit.physical_offset));
+        let (_, position) = unit_at(at)?;
+        let before = at.checked_sub(1).and_then(unit_at).filter(|(before, _)| before + 1 == offset);
+        let after = unit_at(at + 1).filter(|(after, _)| offset + 1 == *after);
+        let fits = before.is_none_or(|(_, before)| before < position)
+            && after.is_none_or(|(_, after)| position < after);
+        Some((position, fits && (before.is_some() || after.is_some())))
+    }
+
     fn drop_below(&mut self, log_min: u64) {
         let gone = self
             .units
@@ -133,18 +157,37 @@ impl DerivedQueues {
         }
     }
 
-    /// Whether the walk found damage.
-    pub fn has_damage(&self) -> bool {
-        !self.damages.is_empty()
+    /// Whether a unit points into a damaged range.
+    pub fn points_into_damage(&self, unit: CqUnit) -> bool {
+        let position = u64::try_from(unit.physical_offset);
+        let holds = |(begin, end): &(u64, u64)| position.is_ok_and(|at| (*begin..*end).contains(&at));
+        self.damages.iter().any(holds)
     }
 
-    /// Adds the unit of a queue file at `offset` if it points into a damaged range.
+    /// Adds the unit of a message that the log no longer shows, so that a read finds its damage.
     pub fn add_lost_unit(&mut self, queue: (&str, i32), offset: i64, unit: CqUnit) {
-        let is_lost = |(begin, end): &(u64, u64)| {
-            u64::try_from(unit.physical_offset).is_ok_and(|at| (*begin..*end).contains(&at))
-        };
-        if self.damages.iter().any(is_lost) {
-            self.add_unit(queue, offset, 1, unit);
+        self.add_unit(queue, offset, 1, unit);
+    }
+
+    /// Whether the message at this offset of a queue is the record at log offset `position`, between its neighbours.
+    pub fn confirms(&self, (topic, queue_id): (&str, i32), offset: i64, position: i64) -> bool {
+        self.get(topic, queue_id).and_then(|queue| queue.position_of(offset)) == Some((position, true))
+    }
+
+    /// Takes the record at log offset `position` from an offset that it names wrongly.
+    pub fn remove_misplaced(&mut self, (topic, queue_id): (&str, i32), offset: i64, position: i64) {
+        let Some(queues) = self.queues.get_mut(topic) else { return };
+        if let Some(queue) = queues.get_mut(&queue_id) {
+            queue.units.retain(|(at, unit)| *at != offset || unit.physical_offset != position);
+            if queue.end == offset.saturating_add(1) {
+                queue.end = queue.units.last().map_or(0, |(last, _)| last.saturating_add(1));
+            }
+            if queue.units.is_empty() {
+                queues.remove(&queue_id);
+            }
+        }
+        if queues.is_empty() {
+            self.queues.remove(topic);
         }
     }
 

@@ -20,14 +20,11 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::FloorTable;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::ConsumeQueue;
-use mqstore_log::dispatch::{DerivedQueue, DerivedQueues};
+use mqstore_log::dispatch::DerivedQueue;
 use mqstore_log::index::Candidates;
 
 /// Number of tries of one look at queue files that the writer changes meanwhile.
 const LOOK_TRIES: u32 = 20;
-
-/// Maximum number of units at the end of a damaged queue file that are compared with the damage of the log.
-const MOST_LOST_UNITS: usize = 1 << 16;
 
 impl View for Reader {
     fn files(&self) -> &StoreFiles {
@@ -310,33 +307,6 @@ impl Reader {
             found = look()?;
         }
         Ok(found)
-    }
-
-    /// Keeps the last units of the files if they point into damaged ranges of the log: a walk finds no record after
-    /// which these messages are missing.
-    pub(super) fn keep_units_of_lost_tail(
-        state: &ReaderState,
-        wanted: &mut DerivedQueues,
-        topic: &str,
-        queue_id: i32,
-    ) -> Result<(), StoreError> {
-        let is_used = |queue: &Arc<ConsumeQueue>| wanted.has_damage() && !queue.is_empty();
-        let Some(queue) = state.queues.get(topic, queue_id).filter(is_used) else {
-            return Ok(());
-        };
-        let from = wanted.get(topic, queue_id).map_or(queue.min_offset(), DerivedQueue::max_offset);
-        let to = queue.max_offset_for(state.overlay_from)?;
-        let mut units = Vec::new();
-        for at in (from.max(queue.min_offset())..to).take(MOST_LOST_UNITS) {
-            units.clear();
-            match read_units(&queue, at, to, 1, &mut units) {
-                Err(error) if error.is_damage() => return Ok(()),
-                read => read?,
-            }
-            let Some((offset, unit)) = units.first().filter(|(offset, _)| *offset == at) else { continue };
-            wanted.add_lost_unit((topic, queue_id), *offset, *unit);
-        }
-        Ok(())
     }
 
     fn bounds_once(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {

@@ -58,8 +58,8 @@ pub use names::{
 };
 pub use properties::{Properties, PropertiesBuilder, is_reserved, push_property, without_property};
 pub use record::tiered::{
-    TIERED_INDEX_TOPIC, TIERED_LOG_DIR, TIERED_QUEUE_DIR, move_tiered_record, parse_tiered_cluster_folder,
-    parse_tiered_file_name, tiered_cluster_folder, tiered_file_name,
+    TIERED_HEAD_BYTES, TIERED_INDEX_TOPIC, TIERED_LOG_DIR, TIERED_QUEUE_DIR, TieredLog,
+    parse_tiered_cluster_folder, parse_tiered_file_name, tiered_cluster_folder, tiered_file_name,
 };
 pub use record::{
     BLANK_HEADER_BYTES, CrcCheck, EntryFields, HiddenPlaceholder, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2,

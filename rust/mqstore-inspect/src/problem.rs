@@ -376,7 +376,7 @@ impl ProblemKind {
             ),
             Self::TieredFileGap => (
                 "tiered_file_gap",
-                "the messages of the missing files are lost",
+                "the messages of missing log files are lost; those of missing files of units are found in the log",
                 "nothing: bring the missing files back",
             ),
             // The last kind: a kind that no match lists would get its words.

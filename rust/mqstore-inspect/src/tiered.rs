@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::problem::{ProblemKind, VerifyReport};
+use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{StoreFiles, TieredFaultKind, TieredStore};
 
 /// The tiered store of one broker.
@@ -33,24 +34,27 @@ impl TieredInfo {
     }
 }
 
-/// Adds the faults of the files of a tiered store, and replaces the paths and offsets of joined files. Does nothing for
+/// Adds the faults of the files of a tiered store and of its units, and replaces the paths and offsets of joined files. Does nothing for
 /// other stores.
-pub(crate) fn finish_check(files: &StoreFiles, report: &mut VerifyReport) {
-    let Some(tiered) = files.tiered() else { return };
+pub(crate) fn finish_check(files: &StoreFiles, report: &mut VerifyReport) -> Result<(), StoreError> {
+    let Some(tiered) = files.tiered() else { return Ok(()) };
     for problem in &mut report.problems {
-        if let Some((path, offset)) = tiered.real_place(&files.root, &problem.path, problem.offset) {
+        let below = problem.path.strip_prefix(&files.root).ok();
+        if let Some((path, offset)) = below.and_then(|path| tiered.real_place(path, problem.offset)) {
             (problem.path, problem.offset) = (path, offset);
         } else if let Ok(queue) = problem.path.strip_prefix(files.consume_queue()) {
             problem.path = tiered.folder().join(queue);
         }
     }
-    for fault in tiered.faults() {
+    for fault in tiered.faults().iter().chain(&tiered.check_units()?) {
         let kind = match fault.kind {
             TieredFaultKind::Stray => ProblemKind::TieredFileStray,
             TieredFaultKind::Gap => ProblemKind::TieredFileGap,
             TieredFaultKind::Dangling => ProblemKind::TieredEntryDangling,
+            TieredFaultKind::Wrong => ProblemKind::QueueEntryWrong,
         };
-        report.add(kind, &fault.path, None, fault.detail.as_str());
+        report.add(kind, &fault.path, fault.offset, fault.detail.as_str());
     }
     report.notes.extend(tiered.notes().iter().cloned());
+    Ok(())
 }

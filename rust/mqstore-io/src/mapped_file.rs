@@ -293,6 +293,11 @@ impl MappedFile {
         self.path.lock().clone()
     }
 
+    /// Returns the file and the offset in it that hold the byte at position `at`: see [`Vfs::real_place`].
+    pub fn real_place(&self, at: u64) -> (PathBuf, u64) {
+        self.vfs.real_place(&self.path(), at)
+    }
+
     /// Returns the descriptor, and opens the file again if it was closed. Fails if the name now refers to a file of
     /// another length, or, for a file to write, to another file. A file to read may have been replaced by one with the
     /// same records: see [`Self::replace_by`].

@@ -373,6 +373,12 @@ pub trait Vfs: Send + Sync + Debug {
         false
     }
 
+    /// Returns the file and the offset in it that hold a byte of `path`, for a message to the user. They are others only
+    /// if the file system makes the files of a store of other ones.
+    fn real_place(&self, path: &Path, offset: u64) -> (PathBuf, u64) {
+        (path.to_path_buf(), offset)
+    }
+
     /// Returns the length of a read that costs least for each byte, if the file system fetches what it reads, so that
     /// each read is a request; `None` if shorter reads cost about the same.
     fn best_read_bytes(&self) -> Option<u64> {

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use mqstore_format::json;
 use mqstore_format::json::{CompactionPositions, ConsumerOffsets, DelayOffsets, Dialect, SubscriptionGroups, TopicTable, Value};
-use mqstore_format::{BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, END_MARKER, FormatError, HiddenPlaceholder, Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RAFT_HEADER_BYTES, RAFT_UNIT_BYTES, RaftHeader, RaftUnit, RecordSpec, RecordView, SqlFilter, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address, ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, java_property, key_digest, move_tiered_record, offset_file_name, offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id, parse_queue_dir_name, parse_tiered_cluster_folder, parse_tiered_file_name, patch_position, peek, raft_blank, seal_property_crc, split_batch, tiered_cluster_folder, tiered_file_name, validate_stored_topic, validate_topic, without_property};
+use mqstore_format::{BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, END_MARKER, FormatError, HiddenPlaceholder, Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RAFT_HEADER_BYTES, RAFT_UNIT_BYTES, RaftHeader, RaftUnit, RecordSpec, RecordView, SqlFilter, TieredLog, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address, ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, java_property, key_digest, offset_file_name, offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id, parse_queue_dir_name, parse_tiered_cluster_folder, parse_tiered_file_name, patch_position, peek, raft_blank, seal_property_crc, split_batch, tiered_cluster_folder, tiered_file_name, validate_stored_topic, validate_topic, without_property};
 
 use mqstore_tests::changes::{Choices, FromBytes, change};
 use mqstore_tests::damaged::Subject;
@@ -377,15 +377,18 @@ pub fn tiered(data: &[u8]) {
     let mut record = data.to_vec();
     let Ok(Peek::Record { size, .. }) = peek(&record) else { return };
     record.truncate(size as usize);
-    let property = CrcCheck { body: false, ..CrcCheck::ALL };
-    let read = |view: RecordView<'_>| (view.physical_offset, view.queue_offset, view.check_crc(property).is_ok());
-    let Ok(before) = RecordView::decode(&record).map(read) else { return };
-    let length = record.len();
-    assert!(!move_tiered_record(&mut record, before.0.wrapping_add(1), 7));
-    if move_tiered_record(&mut record, before.0, 7) {
+    let Ok(before) = RecordView::decode(data) else { return };
+    let log = TieredLog { topic: before.topic, queue_id: before.queue_id };
+    let (from, queue_offset) = (before.physical_offset.cast_unsigned(), before.queue_offset);
+    assert!(!log.move_record(&mut record, from.wrapping_add(1), 7, queue_offset));
+    assert!(!log.move_record(&mut record, from, 7, queue_offset.wrapping_add(1)));
+    assert_eq!(record, before.bytes);
+    if log.move_record(&mut record, from, 7, queue_offset) {
         let moved = RecordView::decode(&record).expect("a moved record decodes");
-        assert_eq!((moved.physical_offset, moved.queue_offset, record.len()), (7, before.1, length));
-        assert!(!before.2 || moved.check_crc(property).is_ok());
+        assert_eq!((moved.physical_offset, moved.queue_offset, record.len()), (7, queue_offset, before.bytes.len()));
+        // No move makes a damaged body valid.
+        let body = CrcCheck { property: false, ..CrcCheck::ALL };
+        assert!(moved.check_crc(CrcCheck::ALL).is_err() || before.check_crc(body).is_ok());
     }
 }
 

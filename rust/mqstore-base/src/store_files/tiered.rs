@@ -13,6 +13,8 @@ mod layout;
 mod queue;
 mod source;
 mod store;
+mod units;
+mod walk;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,8 +33,8 @@ pub(super) fn open(
     root: &Path,
     folder: PathBuf,
 ) -> Result<(Arc<TieredStore>, RemoteVfs), StoreError> {
-    let store = Arc::new(TieredStore::load(&**vfs, folder)?);
-    let source = TieredSource::new(vfs, &store);
-    let joined = RemoteVfs::open(root, Arc::new(source)).at(root, "listing the tiered store")?;
+    let store = Arc::new(TieredStore::load(vfs, folder)?);
+    let source = Arc::new(TieredSource(Arc::clone(&store)));
+    let joined = RemoteVfs::open(root, source).at(root, "listing the tiered store")?;
     Ok((store, joined))
 }

@@ -411,11 +411,11 @@ impl QueueCursor {
     /// Returns the record of a unit, or `None` if it does not match, and the number of offsets that it takes.
     fn load(&mut self, queue_offset: i64, unit: CqUnit) -> Result<(Option<StoredRecord>, i64), StoreError> {
         let bad = |reason: String| {
-            StoreError::corrupt(
-                &self.view.files().consume_queue().join(&self.topic).join(self.queue_id.to_string()),
-                (queue_offset.max(0) as u64).saturating_mul(20),
-                reason,
-            )
+            let files = self.view.files();
+            let folder = files.consume_queue().join(&self.topic).join(self.queue_id.to_string());
+            let offset = (queue_offset.max(0) as u64).saturating_mul(20);
+            let (path, offset) = files.vfs.real_place(&folder, offset);
+            StoreError::corrupt(&path, offset, reason)
         };
         let offset = u64::try_from(unit.physical_offset).map_err(|_| bad("a negative log offset".into()))?;
         let size = u32::try_from(unit.size).map_err(|_| bad("a negative record size".into()))?;

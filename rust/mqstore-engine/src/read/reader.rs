@@ -36,7 +36,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::live_page::{LiveState, LiveWatch};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::retry::retry_if_gone;
-use mqstore_base::store_files::{DelayTables, QUEUES_IN_ROCKSDB, StoreFiles};
+use mqstore_base::store_files::{DelayTables, QUEUES_IN_ROCKSDB, StoreFiles, TieredStore};
 use mqstore_base::topic_floors::TopicFloors;
 use mqstore_log::commit_log::{
     LogScanner, ScanChecks, ScanItem, SegmentList, damaged_place_note, has_damaged_place,
@@ -243,6 +243,11 @@ impl Reader {
 
     /// Returns the notes for the user, each once.
     pub(crate) fn notes(&self) -> Vec<String> {
+        self.files
+            .tiered()
+            .into_iter()
+            .flat_map(TieredStore::notes_of_reads)
+            .for_each(|note| self.note(note));
         self.notes.lock().clone()
     }
 

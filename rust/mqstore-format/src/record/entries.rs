@@ -124,6 +124,11 @@ impl<'a> RecordOutline<'a> {
         self.property_crc_tail().is_some_and(|tail| tail.starts_with(PROPERTY_CRC.as_bytes()))
     }
 
+    /// Returns whether the record ends with a `__CRC32#` property that is well-formed, whatever its value.
+    pub fn has_whole_property_crc(&self) -> bool {
+        self.property_crc_tail().and_then(property_crc_value).is_some()
+    }
+
     /// Returns whether the record ends with the ten digits of a `__CRC32#` property that match it, but the name or a
     /// separator is damaged. The digits prove that all bytes before the name are intact.
     #[inline]

@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::TieredLog;
 use crate::delays::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
-use crate::move_tiered_record;
 use crate::properties::{PropertiesBuilder, without_property};
 use crate::sys_flag::{Compression, SysFlag, TransactionType};
 use crate::testing::hex;
@@ -237,13 +237,61 @@ fn only_whole_records_are_patched_and_sealed() {
     assert!(seal_property_crc(&mut []).is_err());
 }
 
+fn tiered_log<'a>(record: &RecordView<'a>) -> TieredLog<'a> {
+    TieredLog { topic: record.topic, queue_id: record.queue_id }
+}
+
+/// Each byte of a record in the log of a tiered store is changed. A moved record is valid only if its body, its place and
+/// the form of its checksum are intact.
+#[test]
+fn a_moved_record_stays_as_damaged_as_it_was() {
+    for property_crc in [false, true] {
+        let spec = RecordSpec { property_crc, ..plain("TopicTest", b"Hello") };
+        let intact = encoded(&RecordSpec { physical_offset: 500, ..spec });
+        let intact_view = RecordView::decode(&intact).unwrap();
+        let (log, queue_offset) = (tiered_log(&intact_view), intact_view.queue_offset);
+        let body = 88..93;
+        let mut kept = Vec::new();
+        for at in 0..intact.len() {
+            let mut bytes = intact.clone();
+            bytes[at] ^= 1;
+            let is_moved = log.move_record(&mut bytes, 500, 4096, queue_offset);
+            let is_valid = RecordView::decode(&bytes).is_ok_and(|record| {
+                record.physical_offset == 4096 && record.check_crc(CrcCheck::ALL).is_ok()
+            });
+            assert!(is_moved || !is_valid, "byte {at}");
+            kept.extend(is_valid.then_some(at));
+        }
+        assert!(!kept.iter().any(|at| body.contains(at)), "a damaged body became valid: {kept:?}");
+        // TOTALSIZE, MAGICCODE, BODYCRC, QUEUEID, QUEUEOFFSET, PHYSICALOFFSET; BODYLEN; TOPICLEN and TOPIC.
+        let known = (0..16).chain(20..36).chain(84..88).chain(93..103);
+        assert!(known.clone().all(|at| !kept.contains(&at)), "{kept:?}");
+    }
+}
+
+#[test]
+fn a_record_of_another_place_or_queue_is_not_moved() {
+    let intact = encoded(&plain("TopicTest", b"Hello"));
+    let view = RecordView::decode(&intact).unwrap();
+    let (from, queue_offset, log) = (view.physical_offset as u64, view.queue_offset, tiered_log(&view));
+    let mut bytes = intact.clone();
+    assert!(!log.move_record(&mut bytes, from + 1, 4096, queue_offset));
+    assert!(!log.move_record(&mut bytes, from, 4096, queue_offset + 1));
+    assert!(!TieredLog { queue_id: 9, ..log }.move_record(&mut bytes, from, 4096, queue_offset));
+    assert!(!TieredLog { topic: "other", ..log }.move_record(&mut bytes, from, 4096, queue_offset));
+    assert!(!log.move_record(&mut bytes[..40], from, 4096, queue_offset));
+    assert_eq!(bytes, intact);
+    assert!(log.move_record(&mut bytes, from, 4096, queue_offset));
+}
+
 /// The last 20 bytes of this record are the end of its body and both lengths and the topic after it.
 #[test]
 fn the_name_of_the_crc_in_a_body_is_no_property() {
     let intact = encoded(&plain("T", b"__CRC32#\x010000000"));
     let mut bytes = intact.clone();
-    let from = RecordView::decode(&intact).unwrap().physical_offset;
-    assert!(move_tiered_record(&mut bytes, from, 4096));
+    let before = RecordView::decode(&intact).unwrap();
+    let (from, queue_offset) = (before.physical_offset as u64, before.queue_offset);
+    assert!(tiered_log(&before).move_record(&mut bytes, from, 4096, queue_offset));
     let moved = RecordView::decode(&bytes).unwrap();
     assert_eq!((moved.physical_offset, moved.topic), (4096, "T"));
     assert_eq!(moved.check_crc(CrcCheck::ALL), Ok(()));

@@ -16,7 +16,10 @@ use std::fmt::Write;
 
 use md5::{Digest, Md5};
 
-use super::{PHYSICAL_OFFSET_POSITION, RecordView, encode::seal_property_crc, whole_record};
+use super::{
+    CrcCheck, MAGIC_POSITION, MIN_RECORD_BYTES, PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION,
+    QUEUE_OFFSET_POSITION, RecordView, SYS_FLAG_POSITION, Version, encode::seal_property_crc,
+};
 use crate::bytes::{field, put};
 use crate::names::{offset_file_name, parse_offset_file_name};
 
@@ -28,6 +31,9 @@ pub const TIERED_QUEUE_DIR: &str = "CONSUME_QUEUE";
 pub const TIERED_INDEX_DIR: &str = "INDEX";
 /// The name in the place of a topic for the key index.
 pub const TIERED_INDEX_TOPIC: &str = "rmq_sys_INDEX";
+
+/// Bytes of a record that [`TieredLog::head`] reads.
+pub const TIERED_HEAD_BYTES: usize = SYS_FLAG_POSITION;
 
 /// Number of digits of H.
 const HASH_DIGITS: usize = 8;
@@ -66,19 +72,58 @@ pub fn parse_tiered_cluster_folder(name: &str) -> Option<&str> {
     (hash == hash_digits(cluster)).then_some(cluster)
 }
 
-/// Moves a record from position `from` in the log of its queue to log offset `to`: replaces PHYSICALOFFSET, and the value
-/// of a `__CRC32#` property, which was not valid there. A record whose PHYSICALOFFSET is not `from` is damaged and stays.
-/// Returns whether the record was moved.
-pub fn move_tiered_record(record: &mut [u8], from: i64, to: i64) -> bool {
-    if whole_record(record).is_err() || i64::from_be_bytes(field(record, PHYSICAL_OFFSET_POSITION)) != from {
-        return false;
+/// The log of one queue in a tiered store.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct TieredLog<'a> {
+    /// The topic of its records.
+    pub topic: &'a str,
+    /// Their queue.
+    pub queue_id: i32,
+}
+
+impl TieredLog<'_> {
+    /// Returns TOTALSIZE and QUEUEOFFSET if `head`, the bytes at `position` of this log, can begin a record of it.
+    #[inline]
+    pub fn head(&self, head: &[u8; TIERED_HEAD_BYTES], position: u64) -> Option<(u32, i64)> {
+        let is_here = u64::from_be_bytes(field(head, PHYSICAL_OFFSET_POSITION)) == position;
+        let is_record = Version::from_magic(u32::from_be_bytes(field(head, MAGIC_POSITION))).is_some();
+        let is_ours = i32::from_be_bytes(field(head, QUEUE_ID_POSITION)) == self.queue_id;
+        let size = u32::from_be_bytes(field(head, 0));
+        let is_possible = is_here && is_record && is_ours && size as usize >= MIN_RECORD_BYTES;
+        is_possible.then(|| (size, i64::from_be_bytes(field(head, QUEUE_OFFSET_POSITION))))
     }
-    put(record, PHYSICAL_OFFSET_POSITION, to.to_be_bytes());
-    // The text of the property at the end of a body can reach into the last 20 bytes of a record without it.
-    if RecordView::decode(record).is_ok_and(|record| record.has_property_crc()) {
-        let _ = seal_property_crc(record);
+
+    /// Decodes the record at the front of `bytes`, which are at `position` of this log. Returns `None` if the record is
+    /// damaged: it does not decode, or it names another position or queue. Checksums are not verified.
+    pub fn record<'a>(&self, bytes: &'a [u8], position: u64) -> Option<RecordView<'a>> {
+        let record = RecordView::decode(bytes).ok()?;
+        let is_here = record.physical_offset >= 0 && record.physical_offset.unsigned_abs() == position;
+        let is_ours = record.topic == self.topic && record.queue_id == self.queue_id;
+        // RocketMQ copies only records with a unit. A flag of a batch without its numbers is damage.
+        let has_unit = record.queue_offset >= 0
+            && record.dispatches_to_queue()
+            && (!record.sys_flag.inner_batch() || record.inner_batch().is_some());
+        (is_here && is_ours && has_unit).then_some(record)
     }
-    true
+
+    /// Moves the record at position `from` of this log, with queue offset `queue_offset`, to log offset `to`: replaces
+    /// PHYSICALOFFSET, and the value of a `__CRC32#` property, which was not valid in this log. Returns whether the record
+    /// was moved; a damaged one stays as it is. The property of a record whose body or property is damaged keeps its
+    /// value, so that every reader of the record finds the damage.
+    pub fn move_record(&self, record: &mut [u8], from: u64, to: u64, queue_offset: i64) -> bool {
+        let Some(view) = self.record(record, from) else { return false };
+        if view.queue_offset != queue_offset || view.bytes.len() != record.len() {
+            return false;
+        }
+        let body = CrcCheck { body: true, property: false };
+        // The text of the property at the end of a body can reach into the last 20 bytes of a record without it.
+        let can_be_sealed = view.outline().has_whole_property_crc() && view.check_crc(body).is_ok();
+        put(record, PHYSICAL_OFFSET_POSITION, to.to_be_bytes());
+        if can_be_sealed {
+            let _ = seal_property_crc(record);
+        }
+        true
+    }
 }
 
 #[cfg(test)]
@@ -115,12 +160,5 @@ mod tests {
         {
             assert_eq!(parse_tiered_cluster_folder(name), None, "{name}");
         }
-    }
-
-    #[test]
-    fn only_a_record_at_its_position_is_moved() {
-        let mut short = [0; 40];
-        assert!(!move_tiered_record(&mut short, 0, 9));
-        assert_eq!(short, [0; 40]);
     }
 }

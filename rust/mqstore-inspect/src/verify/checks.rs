@@ -208,7 +208,7 @@ pub(crate) fn check_other_files(
             op_messages::check(view, half_end, &mut check.report)?;
         }
     }
-    finish_check(files, &mut check.report);
+    finish_check(files, &mut check.report)?;
     check.report.ok = check.report.problems.is_empty();
     Ok(check.report)
 }

@@ -60,6 +60,11 @@ impl RemoteFiles {
         Ok(self.start(&mut pages, &runs)?)
     }
 
+    /// See [`RemoteSource::real_place`].
+    pub(super) fn real_place(&self, path: &Path, offset: u64) -> Option<(PathBuf, u64)> {
+        self.source.real_place(path, offset)
+    }
+
     /// Returns the first failure of a request.
     pub(super) fn check(&self) -> io::Result<()> {
         self.failure.get().map_or(Ok(()), |failure| Err(failure.clone().into()))

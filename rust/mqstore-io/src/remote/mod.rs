@@ -181,6 +181,12 @@ impl Vfs for RemoteVfs {
         true
     }
 
+    fn real_place(&self, path: &Path, offset: u64) -> (PathBuf, u64) {
+        let below = path.strip_prefix(&self.root).ok();
+        let place = below.and_then(|below| self.files.real_place(below, offset));
+        place.unwrap_or_else(|| (path.to_path_buf(), offset))
+    }
+
     fn best_read_bytes(&self) -> Option<u64> {
         Some(BEST_READ_BYTES)
     }

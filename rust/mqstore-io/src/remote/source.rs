@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file below the root of a store, as of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,4 +111,10 @@ pub trait RemoteSource: Send + Sync + Debug {
     /// # Errors
     /// The read could not be started.
     fn start(&self, range: &RemoteRange<'_>) -> Result<Box<dyn PendingRange>, RemoteError>;
+
+    /// Returns the file and the offset in it that hold a byte of the file or folder at `path` below the root; see
+    /// [`Vfs::real_place`](crate::Vfs::real_place).
+    fn real_place(&self, _path: &Path, _offset: u64) -> Option<(PathBuf, u64)> {
+        None
+    }
 }

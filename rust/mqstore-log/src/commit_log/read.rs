@@ -90,7 +90,7 @@ fn read_in(
     buffer.truncate(read);
     let size = match buffer.get(..BLANK_HEADER_BYTES).map(peek) {
         Some(Ok(Peek::Record { size, .. })) if u64::from(size) <= available => size as usize,
-        _ => return Err(StoreError::corrupt(&segment.path(), at, "no record starts here")),
+        _ => return Err(corrupt(segment, at, "no record starts here")),
     };
     if size > buffer.len() {
         let done = buffer.len();
@@ -99,8 +99,13 @@ fn read_in(
         file.read_exact_at(rest, at + done as u64).at_file(|| segment.path(), "reading a record")?;
     }
     buffer.truncate(size);
-    check(&buffer).map_err(|reason| StoreError::corrupt(&segment.path(), at, reason))?;
+    check(&buffer).map_err(|reason| corrupt(segment, at, reason))?;
     Ok(RecordBytes::Read(Arc::new(buffer), 0..size))
+}
+
+fn corrupt(segment: &Segment, at: u64, reason: impl Into<String>) -> StoreError {
+    let (path, offset) = segment.real_place(at);
+    StoreError::corrupt(&path, offset, reason)
 }
 
 /// Bytes to read for a record of unknown size.

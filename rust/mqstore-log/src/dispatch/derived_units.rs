@@ -19,8 +19,8 @@ use mqstore_base::topic_floors::FloorTable;
 /// Bytes of the smallest record that belongs to a queue: a fixed part, a topic of one byte and no body.
 const LEAST_RECORD_BYTES: u64 = 92;
 
-/// The tags code of a unit for a lost record. It is no hash of a tag, so every filter may match it.
-const ANY_TAGS: i64 = i64::MAX;
+/// The tags code of a unit whose record has unknown tags. It is no hash of a tag, so every filter may match it.
+pub const ANY_TAGS: i64 = i64::MAX;
 
 /// A record that a walk of the log finds at a log offset, or a damaged range that it skips.
 pub enum WalkItem<'a> {

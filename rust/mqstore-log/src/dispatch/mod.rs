@@ -20,7 +20,7 @@ use std::time::Duration;
 use mqstore_io::EventCount;
 use mqstore_io::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, with_helpers};
 
-pub use derived_units::{DerivedQueue, DerivedQueues, WalkItem};
+pub use derived_units::{ANY_TAGS, DerivedQueue, DerivedQueues, WalkItem};
 pub use run::{BatchTopics, DispatchRules, ExpiredRecords, QueueRun, RunOutput};
 
 use crate::commit_log::{CutRun, Damage, LogScanner, RecordRun, ScanChecks, SegmentList};

@@ -9,6 +9,8 @@ pub struct TieredFault {
     pub kind: TieredFaultKind,
     /// The file or folder.
     pub path: PathBuf,
+    /// The offset in it, if known.
+    pub offset: Option<u64>,
     /// The reason, as text for a person.
     pub detail: String,
 }
@@ -18,8 +20,10 @@ pub struct TieredFault {
 pub enum TieredFaultKind {
     /// A file without the name or form of the other ones.
     Stray,
-    /// A file between two others is missing.
+    /// A file between two others is missing, or all files of units.
     Gap,
     /// Units without a record in the log.
     Dangling,
+    /// Units that do not lead to their records.
+    Wrong,
 }

@@ -4,20 +4,24 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mqstore_format::{BLANK_HEADER_BYTES, offset_file_name, parse_tiered_cluster_folder};
 use mqstore_io::Vfs;
 
 use super::fault::TieredFault;
 use super::layout;
-use super::queue::{LogPart, TieredQueue, UNIT_BYTES};
-use crate::error::StoreError;
+use super::queue::{LogPart, TieredQueue};
+use super::units::UNIT_BYTES;
+use crate::error::{IoContext, StoreError};
 
 /// The joined segments have a multiple of this length.
 const ALIGNMENT: u64 = 64 << 10;
 
-/// Number of units in a joined queue file, as in RocketMQ's.
-pub(super) const FILE_UNITS: i64 = 300_000;
+/// Minimum and maximum number of units in a joined queue file; the maximum is that of RocketMQ. A reader reads a queue
+/// file to its end, so queues with few units get short files.
+const LEAST_FILE_UNITS: i64 = 1024;
+const MOST_FILE_UNITS: i64 = 300_000;
 
 /// Why such a store cannot be written.
 const ONLY_FOR_READING: &str = "it is a tiered store of RocketMQ, which mqstore reads and never writes: open it with mode \
@@ -26,11 +30,15 @@ const ONLY_FOR_READING: &str = "it is a tiered store of RocketMQ, which mqstore 
 /// The files of one broker in a tiered store, as of the open.
 #[derive(Debug)]
 pub struct TieredStore {
+    /// The file system with the files of RocketMQ.
+    pub(super) vfs: Arc<dyn Vfs>,
     pub(super) folder: PathBuf,
     pub(super) queues: Vec<TieredQueue>,
     /// The parts of the joined log in their order: numbers of the queue and of its part.
     order: Vec<(usize, usize)>,
     pub(super) segment_bytes: u64,
+    /// Number of units in each joined queue file.
+    pub(super) file_units: i64,
     pub(super) places: HashMap<String, Place>,
     faults: Vec<TieredFault>,
     notes: Vec<String>,
@@ -71,7 +79,8 @@ impl TieredStore {
     }
 
     /// Lists the files of the broker in `folder`.
-    pub(super) fn load(vfs: &dyn Vfs, folder: PathBuf) -> Result<Self, StoreError> {
+    pub(super) fn load(shared: &Arc<dyn Vfs>, folder: PathBuf) -> Result<Self, StoreError> {
+        let vfs = &**shared;
         let (mut queues, mut faults, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for found in layout::queues(vfs, &folder)? {
             let queue = TieredQueue::load(vfs, found, &mut faults)?;
@@ -88,13 +97,17 @@ impl TieredStore {
         order.sort_by_key(|(queue, part)| Self::part_of(&queues, *queue, *part).map(|part| part.stored_ms));
         let longest = queues.iter().flat_map(|queue| &queue.parts).map(|part| part.stop - part.start).max();
         let Some(longest) = longest else {
-            let reason = "it is a tiered store without a message".to_owned();
+            let lost = faults.first().map(|fault| format!("; {}: {}", fault.path.display(), fault.detail));
+            let reason = format!("it is a tiered store without a message{}", lost.unwrap_or_default());
             return Err(StoreError::NotAStore { path: folder, reason });
         };
         let segment_bytes = (longest + BLANK_HEADER_BYTES as u64).next_multiple_of(ALIGNMENT);
         let mut places = HashMap::new();
-        // The joined log begins after 0, so that no blank unit points into it.
-        for (number, (queue, part)) in (1..).zip(&order) {
+        // The joined log begins after every position in the log of a queue, so that a record that was not moved is wrong
+        // at each place of it. It begins after 0, so that no blank unit points into it.
+        let last_position = queues.iter().filter_map(|queue| Some(queue.log.last()?.end())).max();
+        let first_number = last_position.unwrap_or(0) / segment_bytes + 1;
+        for (number, (queue, part)) in (first_number..).zip(&order) {
             let at = segment_bytes * number;
             if let Some(part) = queues.get_mut(*queue).and_then(|queue| queue.parts.get_mut(*part)) {
                 part.at = at;
@@ -102,16 +115,28 @@ impl TieredStore {
             let place = Place::Log { queue: *queue, part: *part };
             places.insert(format!("commitlog/{}", offset_file_name(at)), place);
         }
+        let most_units = queues.iter().filter_map(TieredQueue::bounds).map(|(min, max)| max - min).max();
+        let file_units = most_units.unwrap_or(0).clamp(LEAST_FILE_UNITS, MOST_FILE_UNITS);
         for (number, queue) in queues.iter().enumerate() {
             let Some((min, max)) = queue.bounds() else { continue };
-            for file in min / FILE_UNITS..=(max - 1) / FILE_UNITS {
-                let first = file * FILE_UNITS;
+            for file in min / file_units..=(max - 1) / file_units {
+                let first = file * file_units;
                 let name = offset_file_name(first.unsigned_abs() * UNIT_BYTES);
                 let path = format!("consumequeue/{}/{}/{name}", queue.topic, queue.queue_id);
                 places.insert(path, Place::Units { queue: number, first });
             }
         }
-        Ok(Self { folder, queues, order, segment_bytes, places, faults, notes })
+        Ok(Self {
+            vfs: Arc::clone(shared),
+            folder,
+            queues,
+            order,
+            segment_bytes,
+            file_units,
+            places,
+            faults,
+            notes,
+        })
     }
 
     fn part_of(queues: &[TieredQueue], queue: usize, part: usize) -> Option<&LogPart> {
@@ -146,9 +171,22 @@ impl TieredStore {
         last.map_or(0, |part| part.at + (part.stop - part.start))
     }
 
-    /// Returns the faults of the files.
+    /// Returns the faults that the open found.
     pub fn faults(&self) -> &[TieredFault] {
         &self.faults
+    }
+
+    /// Compares all units with the records. Returns the faults.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn check_units(&self) -> Result<Vec<TieredFault>, StoreError> {
+        let mut faults = Vec::new();
+        for queue in &self.queues {
+            let check = queue.check_units(&*self.vfs, &mut faults);
+            check.at(&self.folder, "checking the units of a tiered store")?;
+        }
+        Ok(faults)
     }
 
     /// Returns the notes for the user.
@@ -156,14 +194,22 @@ impl TieredStore {
         &self.notes
     }
 
-    /// Returns the file and the offset in it that a place in a joined file stands for; `None` for another path.
-    pub fn real_place(
-        &self,
-        root: &Path,
-        path: &Path,
-        offset: Option<u64>,
-    ) -> Option<(PathBuf, Option<u64>)> {
-        match *self.places.get(path.strip_prefix(root).ok()?.to_str()?)? {
+    /// Returns notes about damage that reads have met since the open, and that hides no message.
+    pub fn notes_of_reads(&self) -> impl Iterator<Item = String> {
+        self.queues.iter().flat_map(TieredQueue::notes_about_units)
+    }
+
+    /// Returns the file and the offset in it that a place in a joined file stands for; `path` is below the root. The offset
+    /// in the folder of a queue is that of a unit. `None` for another path.
+    pub fn real_place(&self, path: &Path, offset: Option<u64>) -> Option<(PathBuf, Option<u64>)> {
+        let path = path.to_str()?;
+        let in_folder = || {
+            let mut names = path.strip_prefix("consumequeue/")?.split('/');
+            let (topic, queue_id) = (names.next()?, names.next()?.parse::<i32>().ok()?);
+            let is_it = |queue: &TieredQueue| queue.topic == topic && queue.queue_id == queue_id;
+            Some(Place::Units { queue: self.queues.iter().position(is_it)?, first: 0 })
+        };
+        match self.places.get(path).copied().or_else(|| offset.and_then(|_| in_folder()))? {
             Place::Log { queue, part } => {
                 let part = Self::part_of(&self.queues, queue, part)?;
                 Some((part.path.clone(), offset.map(|offset| part.start - part.base + offset)))

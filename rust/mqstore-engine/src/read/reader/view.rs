@@ -20,7 +20,7 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::FloorTable;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::ConsumeQueue;
-use mqstore_log::dispatch::DerivedQueue;
+use mqstore_log::dispatch::{ANY_TAGS, DerivedQueue};
 use mqstore_log::index::Candidates;
 
 /// Number of tries of one look at queue files that the writer changes meanwhile.
@@ -93,7 +93,12 @@ impl View for Reader {
         self.look_at_queue(topic, queue_id, || {
             units.truncate(had);
             self.units_once(topic, queue_id, from, max, units)
-        })
+        })?;
+        if self.files.tiered().is_some() {
+            // A damaged hash must not hide a message from a filter: the record decides.
+            units.iter_mut().skip(had).for_each(|(_, unit)| unit.tags_code = ANY_TAGS);
+        }
+        Ok(())
     }
 
     fn expect_units(&self, topic: &str, queue_id: i32, from: i64, units: i64) {
@@ -122,7 +127,8 @@ impl View for Reader {
     fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError> {
         self.look_at(topic, queue_id)?;
         let mut state = self.state.lock();
-        if Self::is_derived(&state, topic, queue_id) {
+        // The units of a tiered store are checked against the records already.
+        if Self::is_derived(&state, topic, queue_id) || self.files.tiered().is_some() {
             return Ok(false);
         }
         self.replace(&mut state, &BTreeSet::from([(topic.to_owned(), queue_id)]), reason)?;

@@ -588,13 +588,8 @@ fn placeholders_in(segment: &Segment) -> Result<Vec<Range<u64>>, StoreError> {
 }
 
 fn damage(segment: &Segment, offset: u64, claimed_size: Option<u32>, reason: impl Into<String>) -> Damage {
-    Damage {
-        offset,
-        path: segment.path(),
-        file_offset: offset - segment.base_offset(),
-        claimed_size,
-        reason: reason.into(),
-    }
+    let (path, file_offset) = segment.real_place(offset - segment.base_offset());
+    Damage { offset, path, file_offset, claimed_size, reason: reason.into() }
 }
 
 /// Decodes `bytes` as the record at `offset` and makes the requested checks.

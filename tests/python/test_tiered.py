@@ -275,18 +275,19 @@ def test_any_bytes_end_in_messages_or_errors(tier: Tier, seed: int) -> None:
     assert tree_hash(tier.root) == before
 
 
-def test_every_change_is_refused_and_names_the_export(tier: Tier, tmp_path: Path) -> None:
+def test_every_change_is_refused_and_names_the_export(plain: Path, tier: Tier, tmp_path: Path) -> None:
     before = tree_hash(tier.root)
     for change in (
         lambda: mqstore.open(tier.root, "rw"),
+        lambda: mqstore.open(tier.root, "create"),
+        lambda: mqstore.open(tier.folder, "create"),
+        lambda: mqstore.export(plain, tier.root, format="store"),
         lambda: mqstore.rebuild(tier.root),
         lambda: mqstore.repair(tier.root, in_place=True),
         lambda: mqstore.repair(tier.root, output=tmp_path / "copy"),
     ):
         with pytest.raises(mqstore.UnsupportedFormatError, match="mqstore export"):
             change()
-    with pytest.raises(mqstore.MQStoreError):
-        mqstore.open(tier.root, "create")
     with mqstore.open(tier.root) as store, pytest.raises(mqstore.UnsupportedFormatError, match="mqstore export"):
         store.snapshot(tmp_path / "copy")
     with mqstore.open(tier.root) as store, pytest.raises(mqstore.UnsupportedFormatError, match="open it again"):

@@ -329,11 +329,20 @@ impl StoreFiles {
             (RootParts::Store, _) => Ok(()),
             (RootParts::Raft(log), _) => Err(log.refusal()),
             (RootParts::Missing(_), Ok(Some(_))) => Err(self.no_store(bare_log::NEEDS_A_STORE)),
-            (RootParts::Missing(_), _) if TieredStore::find(&*self.vfs, &self.root)?.is_some() => {
-                Err(TieredStore::refusal(&self.root))
+            (RootParts::Missing(reason), _) => {
+                self.refuse_tiered_store()?;
+                Err(self.no_store(&reason))
             }
-            (RootParts::Missing(reason), _) => Err(self.no_store(&reason)),
         }
+    }
+
+    /// Refuses a tiered store; any other path passes, also one that does not exist.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`].
+    pub fn refuse_tiered_store(&self) -> Result<(), StoreError> {
+        let found = TieredStore::find(&*self.vfs, &self.root)?;
+        found.map_or(Ok(()), |_| Err(TieredStore::refusal(&self.root)))
     }
 
     /// Refuses the store of a broker that ran with DLedger; any other path passes, also one that does not exist.

@@ -283,6 +283,7 @@ pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
             make_log_folder(files, &files.root)
         }
         Ok(entries) => {
+            files.refuse_tiered_store()?;
             let found = entries.iter().find(|entry| !is_ours(&entry.name.to_string_lossy()));
             let name = found.map(|entry| entry.name.to_string_lossy().into_owned()).unwrap_or_default();
             let advice = files.store_below(&entries).unwrap_or_default();

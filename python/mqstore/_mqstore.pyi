@@ -782,6 +782,9 @@ class CopyStream(Iterator[tuple[bytes, int, int, list[tuple[str, int]], int]]):
     @property
     def limit(self) -> int:
         """The log offset at which the scan ends."""
+    @property
+    def refused_topics(self) -> list[str]:
+        """The topics whose messages were left out, because the target cannot have a topic of this name."""
     def close(self) -> None:
         """Ends the scan. Its threads have stopped when this returns."""
     def __iter__(self) -> Self: ...

@@ -7,6 +7,7 @@ import shutil
 import struct
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from pyarrow import parquet
 import mqstore
 from conftest import Cli, tree_hash
 from dledger_stores import GEOMETRY, fill
-from tiered_stores import CODA, UNIT, Tier, convert, digits, file_name
+from rocketmq_bytes import MAGIC_V2
+from tiered_stores import CODA, UNIT, Tier, convert, digits, file_name, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -306,6 +308,32 @@ def test_exports(plain: Path, tier: Tier, tmp_path: Path) -> None:
         for (topic, found), own in zip(messages(plain).items(), messages(tmp_path / "copy").values(), strict=True)
     }
     assert mqstore.verify(tmp_path / "copy").ok
+
+
+def test_an_export_to_a_store_leaves_out_topics_with_long_names(plain: Path, tmp_path: Path) -> None:
+    name = "t" * 200
+    tier = Tier(tmp_path / "tier")
+    for (topic, _), found in records(plain).items():
+        # The records of the topic have two bytes for its length.
+        long = [replace(one, topic=name, data=with_topic(one.data, name)) for one in found]
+        tier.write(long if topic == "events" else found)
+    with pytest.warns(mqstore.StoreWarning, match=f"a store cannot have topics of their names: '{name}'"):
+        report = mqstore.export(tier.root, tmp_path / "copy", format="store")
+    assert (report.messages, report.reasons, report.skipped) == (150, {"topic_name": 30}, 30)
+    assert mqstore.verify(tmp_path / "copy").ok
+    with mqstore.open(tmp_path / "copy") as copy:
+        assert copy.topics() == ["orders"]
+        assert len(list(copy.read("orders"))) == 150
+    report = mqstore.export(tier.root, tmp_path / "long.jsonl", topics=name)
+    assert (report.messages, report.reasons) == (30, {})
+
+
+def with_topic(record: bytes, topic: str) -> bytes:
+    """Returns a record of "events" with another topic, of more than 127 bytes."""
+    (body,) = struct.unpack_from(">i", record, 84)
+    head, rest = record[: 88 + body], record[88 + body + 1 + len("events") :]
+    made = head + struct.pack(">H", len(topic)) + topic.encode() + rest
+    return struct.pack(">iI", len(made), MAGIC_V2) + made[8:]
 
 
 def test_the_command_line(tier: Tier, cli: Cli) -> None:

@@ -44,7 +44,8 @@ class ExportReport(_Report):
     reasons: dict[str, int]
     """Records that were left out, by reason. `done`: of a delayed message that was delivered or cancelled, or of a
     transaction that was decided; `waiting`: delayed messages, with `waiting="drop"`; `undecided`: messages of
-    transactions without a decision; `internal`: other records of the store itself; `deleted`: of deleted topics."""
+    transactions without a decision; `internal`: other records of the store itself; `deleted`: of deleted topics;
+    `topic_name`: of topics whose names a store cannot have."""
     resumed: bool
     """Whether this call resumed an interrupted export; the counts then cover both calls."""
     seconds: float

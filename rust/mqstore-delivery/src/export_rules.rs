@@ -39,11 +39,14 @@ pub enum Omission {
     Internal,
     /// The topic was deleted.
     Deleted,
+    /// The target store cannot have a topic of this name. Files take such messages.
+    TopicName,
 }
 
 impl Omission {
     /// All reasons, in the order of [`OmissionCounts::counts`].
-    pub const ALL: [Self; 5] = [Self::Done, Self::Waiting, Self::Undecided, Self::Internal, Self::Deleted];
+    pub const ALL: [Self; 6] =
+        [Self::Done, Self::Waiting, Self::Undecided, Self::Internal, Self::Deleted, Self::TopicName];
 
     /// Returns the name of the reason in reports.
     pub const fn name(self) -> &'static str {
@@ -53,6 +56,7 @@ impl Omission {
             Self::Undecided => "undecided",
             Self::Internal => "internal",
             Self::Deleted => "deleted",
+            Self::TopicName => "topic_name",
         }
     }
 }
@@ -61,7 +65,7 @@ impl Omission {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OmissionCounts {
     /// One number for each of [`Omission::ALL`].
-    pub counts: [u64; 5],
+    pub counts: [u64; Omission::ALL.len()],
 }
 
 impl OmissionCounts {

@@ -54,7 +54,7 @@ class StoreExport(Export):
                 with settings.given_to(target, known.get("made")) as made:
                     if partial.state is None:
                         partial.save(None, counts, target.stats().log_max_offset, made)
-                    self._copy(partial, (rules, start, known.get("target")), target, counts, made)
+                    refused = self._copy(partial, (rules, start, known.get("target")), target, counts, made)
                 if keeps and not counts.renumbered:
                     self._copy_groups(target)
                 target.flush()
@@ -64,6 +64,12 @@ class StoreExport(Export):
                 f"{self.dest}: {counts.renumbered} messages have another queue offset than in the source, because "
                 f"records there have the same offset, or are too far apart; {mapping} has both offsets, and groups get "
                 "no offsets"
+            )
+            warnings.warn(text, StoreWarning, stacklevel=3)
+        if refused:
+            text = (
+                f"{self.dest}: the messages of some topics are left out, because a store cannot have topics of their "
+                f"names: {', '.join(map(repr, sorted(refused)))}; export these topics to a file"
             )
             warnings.warn(text, StoreWarning, stacklevel=3)
         return counts
@@ -137,9 +143,13 @@ class StoreExport(Export):
         target: Any,
         counts: Counts,
         made: list[str],
-    ) -> None:
-        """Appends the messages from a position on to the target. An interrupted call may have written some of them."""
+    ) -> set[str]:
+        """Appends the messages from a position on to the target. An interrupted call may have written some of them.
+
+        Returns the topics that the target cannot have.
+        """
         rules, start, done = place
+        refused: set[str] = set()
 
         def save(position: int | None) -> None:
             target.flush()
@@ -159,10 +169,11 @@ class StoreExport(Export):
                         save(end)
                         fresh = 0
                     self._tell(stream, stream.limit if part == "waiting" else end)
+                refused.update(stream.refused_topics)
 
         if not partial.of_copy["keeps"]:
             copy("all", self._chosen(rules, start))
-            return
+            return refused
         waiting = rules.get().waiting_topics
         if not partial.of_copy["waiting"]:
             copy("delivered", self._chosen(rules, start))
@@ -173,3 +184,4 @@ class StoreExport(Export):
                 start = done = None
         if waiting:
             copy("waiting", {**self._chosen(rules, start), "topics": waiting})
+        return refused

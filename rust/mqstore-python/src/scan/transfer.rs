@@ -1,6 +1,6 @@
 //! Exports and imports: JSON lines, and copies from store to store.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 use std::ops::Range;
 use std::slice;
@@ -10,14 +10,16 @@ use mqstore_base::body_compression::{BodyCompression, CompressedBody};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, StoredRecord};
 use mqstore_base::options::StoreOptions;
-use mqstore_delivery::{Broker, BrokerError, Due, ExportDecision, LATEST_DUE_MS, OmissionCounts};
+use mqstore_delivery::{Broker, BrokerError, Due, ExportDecision, LATEST_DUE_MS, Omission, OmissionCounts};
 use mqstore_engine::{LogCursor, MakeSink, MessageOrigin, ScanRow, ScanSink, Store, check_copy};
 use mqstore_format::delays::pending::{DELIVER_AT, is_system_topic};
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::properties::{
     INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TIMER_ORIGIN_OFFSET,
 };
-use mqstore_format::{Host, PropertiesBuilder, RecordView, SysFlag, offset_message_id, without_property};
+use mqstore_format::{
+    Host, PropertiesBuilder, RecordView, SysFlag, offset_message_id, validate_topic, without_property,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -171,6 +173,8 @@ struct CopyState {
     next_offsets: HashMap<String, HashMap<i32, i64>>,
     /// The messages that an interrupted pass has already appended.
     done: Option<LogCursor>,
+    /// Topics whose messages are left out, because the target cannot have a topic of this name.
+    refused: BTreeSet<String>,
 }
 
 #[pymethods]
@@ -209,6 +213,12 @@ impl CopyStream {
     #[getter]
     fn limit(&self) -> u64 {
         self.pass.limit
+    }
+
+    /// The topics whose messages were left out, because the target cannot have a topic of this name.
+    #[getter]
+    fn refused_topics(&self) -> Vec<String> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).refused.iter().cloned().collect()
     }
 
     /// Ends the scan. Its threads have stopped when this returns.
@@ -343,8 +353,15 @@ impl CopyState {
                 reason: format!("the record at log offset {offset}: {reason}"),
             };
             let record = RecordView::decode(bytes).map_err(|error| bad(error.to_string()))?;
-            let copy = RecordCopy::of(record, *offset, rules, &mut done.left_out);
-            copies.extend(copy.filter(|copy| self.part.contains(copy.due)));
+            let Some(copy) = RecordCopy::of(record, *offset, rules, &mut done.left_out) else { continue };
+            if validate_topic(copy.record.topic).is_err() {
+                done.left_out.add(Omission::TopicName);
+                if !self.refused.contains(copy.record.topic) {
+                    self.refused.insert(copy.record.topic.to_owned());
+                }
+            } else if self.part.contains(copy.due) {
+                copies.push(copy);
+            }
         }
         if self.part == CopyPart::Waiting {
             done.left_out = OmissionCounts::default();

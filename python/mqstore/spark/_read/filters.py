@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore._times import milliseconds_of
 from mqstore.spark._options import STORE
+from mqstore.spark._read.planning import LIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,32 +32,43 @@ def push(options: dict[str, Any], ranges: dict[str, Any], filters: list[Any]) ->
 
 
 def _narrow(options: dict[str, Any], ranges: dict[str, Any], name: str | None, kind: str, value: Any) -> bool:
-    """Applies a filter. Returns whether Spark can omit it."""
+    """Applies a filter. Returns whether Spark can omit it: every row that the read can give meets it then."""
     if name == "store_timestamp" and isinstance(value, datetime):
         _narrow_time(options, kind, milliseconds_of("store_timestamp", value))
         return False
-    # A row for a store that cannot be read is wanted too.
-    if name == STORE and kind in ("=", "in") and options["mode"] != "PERMISSIVE":
-        chosen = list(value) if kind == "in" else [value]
+    # A row for damaged bytes has no position, and a row for a store that cannot be read has no part.
+    is_exact = options["mode"] != "PERMISSIVE"
+    chosen = list(value) if kind == "in" else [value]
+    if name == STORE and kind in ("=", "in") and is_exact:
         for path in [path for path in ranges if path not in chosen]:
             del ranges[path]
         return True
     if name in ("topic", "queue_id") and kind in ("=", "in"):
-        wanted = list(value) if kind == "in" else [value]
         at = 0 if name == "topic" else 1
         for path, parts in ranges.items():
-            ranges[path] = [part for part in parts if part[at] in wanted]
-        return True
-    # A row for damaged bytes has no offset, so Spark must apply this filter itself.
-    if name == "queue_offset" and kind != "in" and options["mode"] != "PERMISSIVE":
-        least = {"=": value, ">": value + 1, ">=": value}.get(kind)
-        most = {"=": value + 1, "<": value, "<=": value + 1}.get(kind)
+            ranges[path] = [part for part in parts if _is_light(part) or part[at] in chosen]
+        return is_exact and not _has_light(ranges)
+    if name == "queue_offset" and kind != "in" and is_exact and isinstance(value, int):
+        least = {"=": value, ">": value + 1, ">=": value}.get(kind, -1)
+        most = {"=": value + 1, "<": value, "<=": value + 1}.get(kind, 1 << 63)
         for path, parts in ranges.items():
-            first, behind = -1 if least is None else least, 1 << 63 if most is None else most
-            cut = [(part[0], part[1], max(part[2], first), min(part[3], behind)) for part in parts]
+            cut = [part if _is_light(part) else _cut(part, least, most) for part in parts]
             ranges[path] = [part for part in cut if part[2] < part[3]]
-        return True
+        return not _has_light(ranges)
     return False
+
+
+def _cut(part: tuple[str, int, int, int], least: int, most: int) -> tuple[str, int, int, int]:
+    return part[0], part[1], max(part[2], least), min(part[3], most)
+
+
+def _is_light(part: tuple[str, int, int, int]) -> bool:
+    """Returns whether a range is one of a light queue. Its rows have the position of their record in its topic."""
+    return part[0].startswith(LIGHT)
+
+
+def _has_light(ranges: dict[str, Any]) -> bool:
+    return any(_is_light(part) for parts in ranges.values() for part in parts)
 
 
 def _narrow_time(options: dict[str, Any], kind: str, at: int) -> None:

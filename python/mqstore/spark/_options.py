@@ -147,7 +147,7 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
         "filter": _filter(options),
         "keys": _names(options["keys"]) if "keys" in options else None,
         "mode": mode,
-        "corrupt": options.get("columnNameOfCorruptRecord", "_corrupt_record"),
+        "corrupt": _corrupt(options),
         "min_partitions": _number(options, "minPartitions", 1),
         "max_records": _number(options, "maxRecordsPerPartition", None),
         "split_bytes": _number(options, "splitBytes", None),
@@ -158,6 +158,16 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
     }
     scan_schema({"columns": native_columns(found["columns"], several), "body": form})
     return found
+
+
+def _corrupt(options: dict[str, str]) -> str:
+    """Returns the name of the column with the reasons for damaged records. Spark's names ignore the case."""
+    name = options.get("columnNameOfCorruptRecord", "_corrupt_record")
+    if not name.strip():
+        raise refuse("columnNameOfCorruptRecord", "must not be empty")
+    if name.lower() in (*COLUMNS, STORE):
+        raise refuse("columnNameOfCorruptRecord", f"there is a column {name.lower()!r}; choose another name")
+    return name
 
 
 def native_columns(names: list[str], several: bool) -> list[str]:
@@ -361,7 +371,10 @@ def _columns(options: dict[str, str], several: bool) -> list[str]:
 
 def _columns_of_one(options: dict[str, str]) -> list[str]:
     if "columns" in options:
-        return _names(options["columns"])
+        names = _names(options["columns"])
+        if not names:
+            raise refuse("columns", "has no column; name at least one, or omit the option for all columns")
+        return names
     left_out: set[str] = set()
     if not _truth(options, "includeBody", True):
         left_out.add("body")

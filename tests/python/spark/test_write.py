@@ -14,6 +14,7 @@ import pytest
 import mqstore
 import mqstore.spark
 from mqstore import _native
+from mqstore.spark._jobs import folders
 from mqstore.spark._write import append as _append
 from mqstore.spark._write import stage as _stage
 
@@ -176,6 +177,33 @@ def test_a_crash_at_any_step_is_gone_on_from(
     _append.commit(options(path, "nightly"), "other", "nightly", None, [])
     assert bodies(path) == ALL + Counter({b"foreign": 3 * foreign})
     assert not (path / "mqstore" / "spark" / "journal.json").exists()
+
+
+def test_a_batch_of_a_stream_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    for batch in range(3):
+        # Spark creates a writer with a job of its own for each batch.
+        told = stage(path, f"job-{batch}", [b"%d" % batch], [], batch=batch)
+        _append.commit(options(path), f"job-{batch}", "query", batch, told)
+        # Spark repeats a batch whose commit it did not note.
+        again = stage(path, f"again-{batch}", [b"%d" % batch], [], batch=batch)
+        _append.commit(options(path), f"again-{batch}", "query", batch, again)
+        assert [each.name for each in (path / "mqstore/spark/stage").iterdir()] == ["token"]
+    assert bodies(path) == Counter([b"0", b"1", b"2"])
+
+
+def test_a_sweep_looks_at_a_bounded_number_of_folders(tmp_path: Path) -> None:
+    for number in range(250):
+        folder = tmp_path / f"job-{number}"
+        folder.mkdir()
+        os.utime(folder, (0, 0))
+    (tmp_path / "running" / "0").mkdir(parents=True)
+    for left in (250, 150, 50):
+        # One of them can be the folder of the running job.
+        assert left <= len(list(tmp_path.glob("job-*"))) <= left + 2
+        folders.sweep(tmp_path)
+    folders.sweep(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["running"]
 
 
 def test_the_next_write_ends_one_that_was_interrupted(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -32,6 +33,9 @@ Stores: TypeAlias = "StorePath | Iterable[StorePath] | DataFrame"
 
 _STALE_SECONDS = 3 * 86_400.0
 _TRIES = 3
+
+# Maximum number of folders that a sweep looks at.
+_SWEPT = 100
 
 
 def absolute(path: StorePath) -> str:
@@ -135,10 +139,13 @@ def _make(parents: list[Path], folder: Path) -> list[Path]:
 
 
 def sweep(home: Path, *kept: str) -> None:
-    """Removes folders without a change for three days, except those with the given names."""
-    for folder in home.iterdir():
-        if not folder.is_dir() or folder.name in kept:
-            continue
+    """Removes folders without a change for three days, except those with the given names.
+
+    It looks at a bounded number, so that old folders do not delay each job. Later sweeps look at the others.
+    """
+    with os.scandir(home) as entries:
+        folders = [Path(each.path) for each in islice(entries, _SWEPT) if each.is_dir() and each.name not in kept]
+    for folder in folders:
         try:
             age = time.time() - max(file.stat().st_mtime for file in (folder, *folder.rglob("*")))
         except OSError:

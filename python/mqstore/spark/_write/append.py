@@ -110,10 +110,8 @@ def commit(options: dict[str, Any], job: str, name: str, batch: int | None, told
             _finish(store)
             appended = True
     _report(options, refused, told, batch, appended)
-    if batch is None:
-        shutil.rmtree(stage_folder(path) / job, ignore_errors=True)
-    else:
-        shutil.rmtree(stage_folder(path) / job / str(batch), ignore_errors=True)
+    # Each batch of a stream has a job of its own, too.
+    shutil.rmtree(stage_folder(path) / job, ignore_errors=True)
 
 
 def causes(told: list[dict[str, Any]]) -> list[dict[str, Any]]:

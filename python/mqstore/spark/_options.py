@@ -57,6 +57,7 @@ _READ = [
     "paths",
     "storageOptions",
     "topic",
+    "topics",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -283,7 +284,7 @@ def _storage(options: dict[str, str], paths: list[str]) -> dict[str, Any]:
 
 def _topics(options: dict[str, str]) -> dict[str, Any]:
     """Returns the topics: names, a pattern, or names with queues."""
-    given = [name for name in ("topic", "subscribe", "subscribePattern", "assign") if name in options]
+    given = [name for name in ("topic", "topics", "subscribe", "subscribePattern", "assign") if name in options]
     if len(given) > 1:
         raise refuse(given[1], f"cannot be combined with {given[0]}")
     if not given:

@@ -118,6 +118,7 @@ def test_sql(spark: Any, made: Path) -> None:
         {"maxRecordsPerPartition": 13},
         {"topic": "events", "maxRecordsPerPartition": 1},
         {"subscribe": "events, orders", "splitBytes": 10_000},
+        {"topics": "events, orders"},
         {"subscribePattern": "or.*", "batchBytes": 1},
         {"mode": "PERMISSIVE", "splitBytes": 5000},
     ],
@@ -139,6 +140,25 @@ def test_parts_are_as_asked(made: Path) -> None:
     given = {"path": str(made), "minPartitions": "5"}
     reader = _source.reader(given, _source.schema(given))
     assert len(planning.plan(reader.options, reader.ranges)) >= 5
+
+
+@pytest.mark.parametrize("attributes", [{}, {"cleanup.policy": "COMPACTION"}])
+def test_small_queues_share_a_task(tmp_path: Path, attributes: dict[str, str]) -> None:
+    path = tmp_path / "store"
+    with mqstore.open(path, "create", segment_size=1 << 16) as store:
+        store.create_topic("orders", queues=60, attributes=attributes)
+        for number in range(180):
+            store.append("orders", b"%d" % number, keys=f"k{number}", queue_id=number % 60)
+        if attributes:
+            store.compact()
+            store.append("orders", b"180", keys="k", queue_id=1)
+    given = {"path": str(path), "maxRecordsPerPartition": "100", "columns": "body", "topics": "orders"}
+    reader = _source.reader(given, _source.schema(given))
+    parts = planning.plan(reader.options, reader.ranges)
+    assert [sum(part.end - part.start for part in each.ranges) for each in parts][:2] == [99, 81]
+    assert len(parts) <= 3
+    rows = [row for part in parts for batch in _rows.rows(reader.options, part.plain()) for row in batch.to_pylist()]
+    assert sorted(int(row["body"]) for row in rows) == list(range(181 if attributes else 180))
 
 
 def test_offsets_and_times(made: Path) -> None:

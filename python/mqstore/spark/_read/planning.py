@@ -227,6 +227,8 @@ def lost(options: dict[str, Any], goes_on: str) -> Callable[[str], None]:
 def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:
     """Divides queue ranges into the parts of the tasks."""
     asked, logged = [], []
+    pieces: list[Range] = []
+    sizes: list[int] = []
     older, newer = split(store, [(one.topic, one.queue_id, one.start, one.end) for one in ranges])
     for file in files(store, older, skips=not options["fail_on_data_loss"]):
         own = tuple(Range(*one) for one in file.ranges)
@@ -239,9 +241,10 @@ def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) ->
         part = wanted._replace(end=cut)
         first = first_place(store, part) if part.start < cut else None
         if first is not None:
-            rows = _batch_rows(options, [first.size])
-            pieces = _pieces(part, options["max_records"] or _ENTRIES)
-            asked += [Part(store.path, (piece,), 0, 0, "messages", rows) for piece in pieces]
+            pieces.append(part)
+            sizes.append(first.size)
+    groups = _shared(pieces, options["max_records"] or _ENTRIES)
+    asked += [Part(store.path, tuple(group), 0, 0, "messages", _batch_rows(options, sizes)) for group in groups]
     return asked + _log_parts(store, logged, options)
 
 
@@ -264,7 +267,7 @@ def _log_parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any
     few = entries * _BYTES_PER_ENTRY <= to - begin and options["mode"] != "PERMISSIVE"
     if few or options["max_records"]:
         most = options["max_records"] or max(1, min(_ENTRIES, -(-entries // options["min_partitions"])))
-        return _by_offsets(store, ranges, most, (options["max_records"] is None, rows))
+        return _by_offsets(store, ranges, most, rows)
     count = max(options["min_partitions"], -(-(to - begin) // _split_bytes(options, to - begin)))
     cuts = sorted({begin, *_cuts(store, max(ranges, key=lambda part: part.end - part.start), begin, to, count)})
     return [
@@ -327,20 +330,24 @@ def _end(store: mqstore.Store, part: Range) -> int:
     return store.stats().log_max_offset if last is None else last.commit_log_offset + last.size
 
 
-def _by_offsets(store: mqstore.Store, ranges: list[Range], most: int, how: tuple[bool, int]) -> list[Part]:
-    """Returns parts with at most ``most`` offsets; ``how``: whether small ranges share one, and rows in a batch."""
-    shares, rows = how
+def _shared(ranges: list[Range], most: int) -> list[list[Range]]:
+    """Divides ranges into groups of at most ``most`` offsets each. A task has a whole group, also of small queues."""
     groups: list[list[Range]] = []
     room = 0
     for part in ranges:
         for piece in _pieces(part, most):
-            if not shares or piece.end - piece.start > room:
+            if piece.end - piece.start > room:
                 groups.append([])
                 room = most
             groups[-1].append(piece)
             room -= piece.end - piece.start
+    return groups
+
+
+def _by_offsets(store: mqstore.Store, ranges: list[Range], most: int, rows: int) -> list[Part]:
+    """Returns parts with at most ``most`` offsets, and ``rows`` in a batch."""
     found = []
-    for group in groups:
+    for group in _shared(ranges, most):
         firsts = [first for piece in group if (first := first_place(store, piece)) is not None]
         if firsts:
             begin = min(first.commit_log_offset for first in firsts)

@@ -98,7 +98,7 @@ impl DurableMark {
     /// the default counts as not set. So a store that has no file yet keeps the sizes with which it was created.
     #[must_use]
     pub fn with_sizes(&self, options: &StoreOptions) -> StoreOptions {
-        fn size<T: PartialEq + Default>(given: T, default: T, known: T) -> T {
+        fn size<T: Copy + PartialEq + Default>(given: T, default: T, known: T) -> T {
             if given == default && known != T::default() { known } else { given }
         }
         let default = StoreOptions::default();

@@ -332,7 +332,9 @@ mod tests {
             let (mut frame, mut at) = (Frame::default(), 0);
             for list in &lists {
                 frame.clear();
-                list.iter().for_each(|record| frame.push(record));
+                for record in list {
+                    frame.push(record);
+                }
                 let bytes = frame.sealed().unwrap();
                 prop_assert_eq!(bytes.is_none(), list.is_empty());
                 file.write_all_at(bytes.unwrap_or_default(), at).unwrap();

@@ -200,6 +200,9 @@ impl QueueCounters {
     }
 }
 
+/// The floors of topics that were deleted together.
+pub(crate) type NewFloors = Vec<(Arc<str>, TopicFloor)>;
+
 /// The table of a store that is open for writing.
 #[derive(Debug)]
 pub(crate) struct Topics {
@@ -529,7 +532,7 @@ impl Topics {
         groups: &[&str],
         log: &CommitLog,
         units_per_file: i64,
-    ) -> Result<(Vec<(Arc<str>, TopicFloor)>, usize), StoreError> {
+    ) -> Result<(NewFloors, usize), StoreError> {
         // No topic is created or deleted meanwhile.
         let mut pending = self.pending.lock();
         let states: Vec<Arc<TopicState>> = topics.iter().filter_map(|topic| self.get(topic)).collect();

@@ -62,10 +62,26 @@ pub(super) struct TopicRules {
     deleted: u64,
     /// Whether the call is about its hidden records.
     pub is_wanted: bool,
-    is_system: bool,
-    /// Whether its records can be copies of messages of other topics.
-    has_copies: bool,
+    /// How its records name the topic of which they are copies; `None` if they are no copies.
+    copies: Option<CopyKind>,
     may_replace: bool,
+}
+
+/// The kind of messages of other topics that a topic has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CopyKind {
+    /// Delayed messages, or messages of transactions.
+    Waiting,
+    /// Dead letters, or retries.
+    Retried,
+}
+
+impl CopyKind {
+    fn of(topic: &str) -> Option<Self> {
+        let is_retried =
+            || [DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX].iter().any(|prefix| topic.starts_with(prefix));
+        if is_system_topic(topic) { Some(Self::Waiting) } else { is_retried().then_some(Self::Retried) }
+    }
 }
 
 /// The rules for a queue.
@@ -96,9 +112,7 @@ impl<'a> RecordRules<'a> {
             floor: self.floors.log_offset(topic),
             deleted: self.floors.deleted(topic),
             is_wanted,
-            is_system,
-            has_copies: is_system
-                || [DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX].iter().any(|prefix| topic.starts_with(prefix)),
+            copies: CopyKind::of(topic),
             may_replace: is_wanted && !is_system && !self.writer.keeps_newest(topic),
         });
         self.topics.insert(topic.into(), Arc::clone(&rules));
@@ -144,12 +158,13 @@ impl<'a> RecordRules<'a> {
         (at, standing): (u64, Standing),
     ) -> bool {
         let is_erased = topic.is_wanted && standing != Standing::Live;
-        if !topic.has_copies || self.erase.is_empty() || is_erased {
-            return false;
-        }
+        let Some(kind) = topic.copies.filter(|_| !self.erase.is_empty() && !is_erased) else { return false };
         let [real, dead, retry, id] =
             record.properties.get_many([REAL_TOPIC, DLQ_ORIGIN_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_MESSAGE_ID]);
-        let real = if topic.is_system { real } else { dead.or(retry) };
+        let real = match kind {
+            CopyKind::Waiting => real,
+            CopyKind::Retried => dead.or(retry),
+        };
         // A retention can hide a message after its copy was made.
         let origin = id.and_then(|id| u64::try_from(parse_offset_message_id(id).ok()?.1).ok());
         let first = origin.map_or(at, |origin| origin.min(at));

@@ -604,7 +604,7 @@ impl NativeWorkQueue {
     /// Appends dead letters of the group to their original topics, oldest first.
     ///
     /// They are new messages there, with no delivery yet. After a kill during the call, up to 64 of them may be
-    /// appended twice.
+    /// appended twice. Those whose topic was deleted since are passed over.
     ///
     /// Args:
     ///     limit: maximum number of dead letters; None is all.

@@ -467,19 +467,20 @@ class ArchiveHistory:
             return
         self.check_with(self.store, self.CHECKS)
         with open_for_test(self.home, "r", clock=self.clock, options=OPTIONS) as reader:
-            self.check_with(reader, self.CHECKS)
+            self.check_with(reader, self.chance.sample(self.CHECKS, 4))
         asyncio.run(self.check_asyncio())
         if self.outer:
             self.check_command_line()
             self.check_spark()
 
     def check_with(self, store: mqstore.Store, checks: Iterable[str]) -> None:
+        wanted = {topic: self.model.visible(topic) for topic in sorted(self.model.topics)}
         for name in checks:
-            for topic in sorted(self.model.topics):
+            for topic, messages in wanted.items():
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", mqstore.StoreWarning)
                     try:
-                        getattr(self, name)(store, topic, self.model.visible(topic))
+                        getattr(self, name)(store, topic, messages)
                     except BaseException as error:
                         error.add_note(f"{name} of {topic} in mode {store.mode}")
                         raise

@@ -85,6 +85,26 @@ def test_a_store_that_lost_messages_before_its_archive_began(runs: int, topics: 
         assert printed("cat", home, "--topic", "orders")
 
 
+def test_a_topic_that_the_log_has_completely_is_read_from_the_log(tmp_path: Path) -> None:
+    """The archive has it too, at offsets that the log still has."""
+    options = replace(KEEPING, retention_bytes=5 * SEGMENT)
+    with mqstore.open(tmp_path / "store", "create", options=options) as store:
+        fill(store, 500)
+        for number in range(20):
+            store.append("late", b"%d" % number, keys="late", queue_id=0)
+        fill(store, 200, 500)
+        wanted = list(store.read("late"))
+        store.archive.configure(tmp_path / "cold")
+        store.archive.run()
+        store.expire()
+        assert store.stats().log_min_offset > 0
+        assert list(store.read("late")) == wanted
+        assert list(store.read("late", 0)) == wanted
+        assert list(store.read("late", 0, 0)) == wanted
+        assert list(store.lookup("late", "late")) == wanted
+        assert [store.offset_for_time("late", 0, 0, boundary=one) for one in ("lower", "upper")] == [0, 0]  # type: ignore[arg-type]
+
+
 def test_before_the_first_archived_segment_the_log_answers(tmp_path: Path) -> None:
     home, target = tmp_path / "store", tmp_path / "cold"
     with mqstore.open(home, "create", options=KEEPING) as store:

@@ -10,11 +10,15 @@ use mqstore_base::error::StoreError;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::progress::Progress;
 use mqstore_base::topic_floors::TopicRetention;
+use mqstore_io::sync::Mutex;
 use mqstore_io::{ManualClock, Vfs};
 
 use crate::retention::ExpireReport;
 use crate::testing::{World, put, read_all, small};
-use crate::{MakeSink, ScanOutput, ScanPlan, ScanRequest, ScanRow, ScanSink, Store, TopicUsage};
+use crate::{
+    MakeSink, OlderFloor, OlderLimits, OlderTopics, ScanOutput, ScanPlan, ScanRequest, ScanRow, ScanSink,
+    Store, TopicUsage,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -311,6 +315,59 @@ fn a_deleted_topic_keeps_its_floor_and_the_new_one_gets_its_own() {
     expect(&store, 23..24, 17);
     let rows = store.retention_usage(&mut || Ok(())).unwrap();
     assert!(rows.len() == 1 && rows[0].dead_bytes > rows[0].live_bytes * 15, "{rows:?}");
+}
+
+/// Messages before the log: answers with the same floor, and keeps the requests.
+#[derive(Debug)]
+struct Older {
+    floor: Result<u64, ()>,
+    asked: Mutex<Vec<(String, u64, BTreeMap<i32, i64>, OlderLimits)>>,
+}
+
+impl OlderTopics for Older {
+    fn due_floor(
+        &self,
+        topic: &str,
+        log_start: u64,
+        lows: &BTreeMap<i32, i64>,
+        limits: OlderLimits,
+    ) -> Result<Option<OlderFloor>, StoreError> {
+        self.asked.lock().push((topic.to_owned(), log_start, lows.clone(), limits));
+        match self.floor {
+            Ok(log_offset) => Ok(Some(OlderFloor { log_offset, messages: 7 })),
+            Err(()) => Err(StoreError::Busy { reason: "the archive".to_owned() }),
+        }
+    }
+}
+
+#[test]
+fn limits_that_are_longer_than_the_log_count_the_messages_before_it() {
+    let (world, _, clock) = World::simulated();
+    let options = StoreOptions { retention_bytes: Some(1), ..small() };
+    let store = world.open(OpenMode::Create, &options).unwrap();
+    fill(&store, &clock, 900);
+    expire(&store);
+    let ((min, max), log_start) = (store.bounds("orders", 0).unwrap(), store.stats().unwrap().log_min_offset);
+    assert!(min > 0);
+    let asked = |floor, limits| {
+        let older = Arc::new(Older { floor, asked: Mutex::default() });
+        store.set_older_topics(Some(Arc::clone(&older) as Arc<dyn OlderTopics>));
+        store.set_retention("orders", limits).unwrap();
+        let done = store.expire(false, &mut || Ok(()));
+        (done, std::mem::take(&mut *older.asked.lock()))
+    };
+    // A limit that the log exceeds needs no older messages.
+    let (done, requests) = asked(Ok(1), at_most((max - min) as u64 - 1));
+    assert_eq!((done.unwrap().topics[0].messages, requests.len()), (1, 0));
+    let (done, requests) = asked(Ok(5), at_most((max - min) as u64 + 99));
+    let left = OlderLimits { max_messages: Some(100), ..OlderLimits::default() };
+    assert_eq!(requests, [("orders".to_owned(), log_start, BTreeMap::from([(0, min + 1)]), left)]);
+    assert_eq!(done.unwrap().topics, [], "the floor is higher already");
+    // An archive that does not answer does not keep the messages of another topic.
+    store.set_retention("other", at_most(1)).unwrap();
+    let (done, _) = asked(Err(()), keep(10_000));
+    assert!(matches!(done, Err(StoreError::Busy { .. })), "{done:?}");
+    assert_eq!(read_all(&store, "other", 0).len(), 1);
 }
 
 #[test]

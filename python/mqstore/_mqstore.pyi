@@ -22,6 +22,7 @@ from mqstore._stubs.archive import (
     sealed_segments,
     segment_inodes,
     set_archive,
+    set_archive_of_copy,
     set_older_topics,
 )
 from mqstore._stubs.delivery import (
@@ -110,7 +111,8 @@ __all__ = [
     "pending_transactions", "pop_record", "queue_bounds", "quotas", "read_log", "reason_of", "rebuild", "reclaim",
     "repair", "reschedule_delayed", "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_copy",
     "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "sealed_segments", "segment_inodes",
-    "set_archive", "set_older_topics", "set_retention", "staged_ids", "sync_groups", "tags_codes", "trace_map",
+    "set_archive", "set_archive_of_copy", "set_older_topics", "set_retention", "staged_ids", "sync_groups", "tags_codes",
+    "trace_map",
     "trace_store", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
     "verify_steps", "waiting_record", "work_counts", "writer_pid",
 ]  # fmt: skip

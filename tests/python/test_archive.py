@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import filecmp
+import importlib.util
 import json
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -227,6 +230,130 @@ def test_only_old_segments_are_archived(store: mqstore.Store, tmp_path: Path) ->
     assert report.young_segments >= 5
     with pytest.raises(mqstore.ResultNotFoundError):
         store.archive.files()
+
+
+@pytest.mark.parametrize("older_than", ["0", "1h"])
+def test_a_clock_that_was_ahead_holds_no_segment_back(tmp_path: Path, older_than: str) -> None:
+    from mqstore.testing import ManualClock
+    from mqstore.testing import open as open_for_test
+
+    year_ms = 365 * 86_400_000
+    now_ms = time.time_ns() // 1_000_000
+    clock = ManualClock(now_ms + year_ms)
+    with open_for_test(tmp_path / "store", "create", clock=clock, options=SMALL) as opened:
+        for _ in range(60):
+            opened.append("orders", b"z" * 3000)
+        if older_than == "0":
+            # Full segments are due, whatever their time.
+            assert opened.archive.run_to(tmp_path / "archive", older_than=older_than).segments == 2
+            return
+        report = opened.archive.run_to(tmp_path / "archive", older_than=older_than)
+        assert (report.segments, report.young_segments) == (0, 2)
+        for segment in segments(tmp_path / "store"):
+            os.utime(segment, (now_ms / 1000 - 4000, now_ms / 1000 - 4000))
+        report = opened.archive.run_to(tmp_path / "archive", older_than=older_than)
+        assert (report.segments, report.young_segments) == (2, 0)
+
+
+def test_a_restored_topic_that_was_made_again_is_clean(tmp_path: Path) -> None:
+    home, restored = tmp_path / "store", tmp_path / "restored"
+    with mqstore.open(home, "create", options=SMALL) as opened:
+        for count in (25, 61):
+            opened.create_topic("orders", queues=2)
+            for number in range(count):
+                opened.append("orders", b"%d" % count * 1500, queue_id=number % 2)
+            if count == 25:
+                opened.delete_topic("orders")
+        opened.archive.configure(tmp_path / "archive")
+        opened.archive.run()
+        opened.archive.restore(restored)
+        opened.archive.restore(tmp_path / "chosen", topics="orders")
+        first = opened.queues("orders")[0].min_offset
+    for place in (restored, tmp_path / "chosen"):
+        report = mqstore.verify(place)
+        assert report.ok, report.problems
+    assert_identical(home, restored)
+    with mqstore.open(restored) as reader:
+        offsets = [one.queue_offset for one in reader.read("orders", 0)]
+    assert offsets == [*range(13), *range(first, first + len(offsets) - 13)]
+    assert first > 13
+
+
+def test_offsets_next_to_damaged_bytes_are_still_reported(store: mqstore.Store, tmp_path: Path) -> None:
+    home = Path(store.path)
+    store.close()
+    second = segments(home)[1]
+    content = bytearray(second.read_bytes())
+    content[20_000:20_300] = b"\xff" * 300
+    second.write_bytes(content)
+    with mqstore.open(home, "rw", options=SMALL, recovery="read-only") as opened, pytest.warns(mqstore.StoreWarning):
+        opened.archive.run_to(tmp_path / "archive")
+    mqstore.Archive(tmp_path / "archive").restore(tmp_path / "restored")
+    assert "queue_gap" in {one.kind for one in mqstore.verify(tmp_path / "restored").problems}
+
+
+@pytest.mark.parametrize("way", ["snapshot", "published", "restore"])
+def test_a_copy_reads_on_in_the_archive_and_does_not_extend_it(tmp_path: Path, way: str) -> None:
+    copy = tmp_path / "copy"
+    with mqstore.open(tmp_path / "store", "create", options=keeping(2 * SEGMENT)) as opened:
+        opened.archive.configure(tmp_path / "archive")
+        fill(opened)
+        end = opened.archive.run().archived_to
+        assert opened.expire().segments > 0
+        wanted = [one.body for one in opened.read("orders", 0)]
+        assert opened.stats().log_min_offset > 0
+        if way == "restore":
+            files = opened.archive.files("orders")
+            opened.archive.restore(copy, since=files[-1].last_timestamp)
+            wanted = wanted[: sum(one.rows for file in files for one in file.queues if one.queue_id == 0)]
+        elif way == "snapshot":
+            opened.snapshot(copy)
+        else:
+            pytest.importorskip("fsspec")
+            opened.snapshot(f"memory://{tmp_path.name}/copy")
+            with mqstore.open(f"memory://{tmp_path.name}/copy") as reader:
+                assert [one.body for one in reader.read("orders", 0)] == wanted
+            mqstore.fetch(f"memory://{tmp_path.name}/copy", copy)
+    assert mqstore.verify(copy).ok
+    with mqstore.open(copy) as reader:
+        assert [one.body for one in reader.read("orders", 0)] == wanted
+        assert reader.archive.target == str(tmp_path / "archive")
+    with mqstore.open(copy, "rw", options=keeping(SEGMENT)) as opened:
+        with pytest.raises(mqstore.InvalidOptionError, match="is a copy of a store"):
+            opened.archive.run()
+        # What the copy gets is not in the archive.
+        fill(opened, start=450)
+        opened.expire()
+        assert opened.stats().log_min_offset <= end
+        assert [one.body for one in opened.read("orders", 0)][: len(wanted)] == wanted
+        opened.archive.configure(tmp_path / "archive")
+        assert opened.archive.run().segments > 0
+        assert opened.expire().segments > 0
+    with (
+        mqstore.open(tmp_path / "store", "rw", options=SMALL) as opened,
+        pytest.raises(mqstore.ResultExistsError, match="of another store"),
+    ):
+        fill(opened, start=900)
+        opened.archive.run()
+
+
+def test_the_folders_of_the_store_are_no_target(store: mqstore.Store, tmp_path: Path) -> None:
+    home = Path(store.path)
+    (tmp_path / "link").symlink_to(home / "commitlog")
+    inside: list[str | Path] = [home, home / "commitlog", home / "cold", home / "mqstore/archive", tmp_path / "link/a"]
+    if importlib.util.find_spec("fsspec"):
+        inside.append(f"file://{home}/cold")
+    for target in inside:
+        with pytest.raises(mqstore.InvalidOptionError, match="choose a folder outside"):
+            store.archive.configure(target)
+        with pytest.raises(mqstore.InvalidOptionError, match="choose a folder outside"):
+            store.archive.run_to(target)
+    for empty in (lambda: store.archive.configure(""), lambda: store.archive.run_to(""), lambda: mqstore.Archive("")):
+        with pytest.raises(mqstore.InvalidOptionError, match="must name a folder"):
+            empty()
+    assert store.archive.target is None
+    assert not (home / "commitlog/v1").exists()
+    store.archive.configure(f"{home}-cold")
 
 
 # Retention.

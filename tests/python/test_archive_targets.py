@@ -383,6 +383,13 @@ def test_a_target_that_does_not_answer_keeps_all_segments(tmp_path: Path, monkey
             failing.setattr(Directory, "listed", fail)
             report = store.expire()
         assert (report.segments, "as the test wants" in report.kept[0]) == (0, True)
+        # One of the files is gone.
+        path = Path(store.archive.paths()[0])
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
+        report = store.expire()
+        assert (report.segments, path.name in report.kept[0]) == (0, True)
+        path.write_bytes(content)
         assert store.expire().segments > 0
 
 

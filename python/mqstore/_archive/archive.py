@@ -354,7 +354,7 @@ class StoreArchive:
             The report.
 
         Raises:
-            InvalidOptionError: the store has no archive: call `configure` first.
+            InvalidOptionError: the store has no archive, or is a copy that only reads it: call `configure` first.
             StoreBusyError: meanwhile, another run has extended the archive, or a reclaim has rewritten the segments. No
                 message is lost: run it again.
             ResultExistsError: the target has the archive of another store, or of other topics.
@@ -366,6 +366,12 @@ class StoreArchive:
         """
         state = self._configured()
         values, known = json.loads(state[1]), state[1]
+        if "copied" in values:
+            reason = (
+                f"{self._store.path} is a copy of a store, whose archive it only reads: call archive.configure to "
+                "archive to another target, or to this one if the copy takes the place of the store"
+            )
+            raise InvalidOptionError("archive", reason)
         place = ArchivePlace(values["target"], target_options)
         self._store._archive_look.note(values["target"], target_options)
         is_writer = self._store.mode != "r"

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
+from mqstore._archive.layout import ROOT
 from mqstore._archive.place import ArchivePlace
 from mqstore.errors import CorruptionError, InvalidOptionError, MQStoreError, ResultExistsError, StoreIOError
 
@@ -98,7 +99,10 @@ def look_at_archive(
     try:
         values = json.loads(settings)
         place = ArchivePlace(values["target"], options.get(values["target"]))
-        why = _missing(values, archived_to, place.newest(), log_start)
+        manifest = place.newest()
+        why = _missing(values, archived_to, manifest, log_start)
+        if why is None and manifest is not None:
+            why = _lost_files(place, manifest, log_start)
     except (MQStoreError, ImportError, OSError, ValueError) as error:
         return f"the archive cannot be read: {error}"
     return None if why is None else f"{place.shown}: {why}"
@@ -129,6 +133,19 @@ def _missing(values: dict[str, Any], archived_to: int, manifest: ArchiveManifest
     )
 
 
+def _lost_files(place: ArchivePlace, manifest: ArchiveManifest, log_start: int) -> str | None:
+    """Returns why an archive does not have the files for the part of the log that the store still has."""
+    lengths = {path: length for path, length, *_ in place.objects()}
+    needed = [one for one in manifest.files if one.end > log_start]
+    lost = [one.path for one in needed if lengths.get(f"{ROOT}/{one.path}") != one.bytes]
+    if not lost:
+        return None
+    return (
+        f"{len(lost)} of its files are missing or have another length, such as {lost[0]}; restore them, or configure "
+        "another target, to which the log is archived again"
+    )
+
+
 def _has_record(store: NativeStore, last: LastRecord) -> bool:
     if last.log_offset + last.bytes > store._stats()["log_max_offset"]:
         return False
@@ -144,7 +161,7 @@ def _has_placeholder(store: NativeStore, manifest: ArchiveManifest, last: LastRe
     archived = {(one.base, one.bytes): one.first_timestamp for one in compared}
     known = [
         (first_ms, archived[base, length])
-        for base, length, first_ms, _ in _native.sealed_segments(store, compared[0].base if compared else 0)
+        for base, length, first_ms, *_ in _native.sealed_segments(store, compared[0].base if compared else 0)
         if first_ms is not None and archived.get((base, length)) is not None
     ]
     return not known or any(here == there for here, there in known)

@@ -39,6 +39,8 @@ class ArchivePlace:
 
     def __init__(self, place: StorePath, target_options: Mapping[str, Any] | None) -> None:
         text = text_of(place)
+        if not text:
+            raise InvalidOptionError("target", "must name a folder or a URL, not be empty")
         self._target: Target
         if is_url(text):
             self.text = text
@@ -49,6 +51,19 @@ class ArchivePlace:
         else:
             self.text = self.shown = os.path.abspath(text)  # noqa: PTH100 - keeps the text of the path
             self._target = Directory(self.text)
+
+    def check_outside(self, home: str) -> None:
+        """Makes sure that the archive is not in the directory of a store.
+
+        Raises:
+            InvalidOptionError: it is.
+        """
+        if isinstance(self._target, Folder):
+            folder, store = self._target.local(""), Path(home).absolute()
+            # A folder of the store can be a link, and a link can lead into it.
+            if folder.is_relative_to(store) or folder.resolve().is_relative_to(store.resolve()):
+                reason = f"{self.shown} is in the directory of the store, {home}: choose a folder outside of it"
+                raise InvalidOptionError("target", reason)
 
     def manifest_numbers(self) -> list[int]:
         """Returns the numbers of all manifests, the newest first."""

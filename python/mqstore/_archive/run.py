@@ -150,15 +150,17 @@ class Run:
 
     def _due(self, manifest: ArchiveManifest) -> list[ArchivedSegment]:
         """Returns the segments to archive, oldest first."""
-        sealed = [ArchivedSegment(*row) for row in _native.sealed_segments(self._store, manifest.end)]
-        sealed = [one for one in sealed if one.base >= manifest.end]
-        newest_ms = time.time_ns() // 1_000_000 - int(self._settings.older_than * 1000)
+        rows = [row for row in _native.sealed_segments(self._store, manifest.end) if row[0] >= manifest.end]
+        now_ms = time.time_ns() // 1_000_000
         due = []
-        for one in sealed:
-            if one.last_timestamp > newest_ms:
+        for base, length, first_ms, newest_ms, modified_ms in rows:
+            one = ArchivedSegment(base, length, first_ms, newest_ms)
+            # A store time in the future, from a clock that was ahead, gives no age. The file has another one.
+            last_ms = one.last_timestamp if one.last_timestamp <= now_ms else min(modified_ms, now_ms)
+            if now_ms - last_ms < self._settings.older_than * 1000:
                 break
             due.append(one)
-        self._counts.young = len(sealed) - len(due)
+        self._counts.young = len(rows) - len(due)
         return due
 
     def _advance_to(self, manifest: ArchiveManifest) -> None:
@@ -245,9 +247,11 @@ def checked(
         state: what the store recorded about its archive; None if it has none.
 
     Raises:
+        InvalidOptionError: the target is a folder of the store.
         CorruptionError: the archive does not have what the store archived there.
         ResultExistsError: it is the archive of another store, or of other topics.
     """
+    place.check_outside(store.path)
     manifest = place.newest()
     check_recorded(state, place, manifest, store._stats()["log_min_offset"])
     if manifest is None:

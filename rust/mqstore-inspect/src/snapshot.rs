@@ -11,7 +11,7 @@
 //! Full segments are never written again. They share blocks with the original if the file system can do that; else
 //! they are hard links to the same files, else copies. Code that overwrites a segment first checks its number of links.
 //! Queues, index and checkpoint are built from the copied log, so that they end where it ends. Metadata, configuration,
-//! compacted topics, the loss report and the delay levels are copied. A snapshot has its log only in `commitlog`.
+//! compacted topics, the loss report, the delay levels and the archive are copied. A snapshot has its log only in `commitlog`.
 //!
 //! Across threads: appends, reads and expiry continue; if segments expire before they are copied, the snapshot begins
 //! later. Across a crash: same as for a copy.
@@ -81,21 +81,16 @@ pub fn snapshot(
     let filled = copy.fill_with(|copy| {
         let end = store.settle()?;
         let list = store.segments();
-        SnapshotRun {
-            source: files,
-            copy: &copy.files,
-            end,
-            list,
-            metadata_end: None,
-            report: SnapshotReport::default(),
-        }
-        .make(&store.copy_options(), watcher)
+        let (source, report) = (files, SnapshotReport::default());
+        SnapshotRun { store, source, copy: &copy.files, end, list, metadata_end: None, report }
+            .make(&store.copy_options(), watcher)
     })?;
     filled.publish()
 }
 
 /// A snapshot in progress.
 struct SnapshotRun<'a> {
+    store: &'a Store,
     source: &'a StoreFiles,
     copy: &'a StoreFiles,
     end: u64,
@@ -191,9 +186,20 @@ impl SnapshotRun<'_> {
         for path in [StoreFiles::repairs, StoreFiles::checkpoint, StoreFiles::delay_levels_file] {
             self.file(&path(self.source), &path(self.copy))?;
         }
+        self.archive()?;
         // After the JSON files, so that these are no newer than the metadata log.
         self.metadata_end = copy_log(self.source, self.copy)?;
         Ok(())
+    }
+
+    /// Lets the reads of the snapshot continue in the archive of the store. A damaged state stays damaged.
+    fn archive(&self) -> Result<(), StoreError> {
+        match self.store.archive() {
+            Ok(None) => Ok(()),
+            Ok(Some(archive)) => archive.save_for_copy(self.copy, self.end),
+            Err(StoreError::Corrupt { .. }) => self.file(&self.source.archive(), &self.copy.archive()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Copies a folder in a state that existed at one moment: if its subfolders changed meanwhile, it copies again.

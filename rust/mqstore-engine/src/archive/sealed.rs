@@ -30,6 +30,8 @@ pub struct SealedSegment {
     pub first_ms: Option<i64>,
     /// Store time of the last record in epoch milliseconds; of the file if no record can be read.
     pub newest_ms: i64,
+    /// Time of the last change of the file in epoch milliseconds.
+    pub modified_ms: i64,
 }
 
 impl Store {
@@ -70,6 +72,7 @@ impl Store {
                 bytes: segment.len(),
                 first_ms: times.first_ms,
                 newest_ms: times.newest_ms(),
+                modified_ms: times.modified_ms,
             });
         }
         Ok(sealed)

@@ -41,6 +41,18 @@ impl ArchiveState {
         Self { archived_to: u64::MAX, settings: String::new() }
     }
 
+    /// Writes this archive to a copy of the store whose log ends at `log_end`, durably. The reads of the copy continue in
+    /// the archive. Its runs do not extend it before a program configures the archive there, because the store does.
+    ///
+    /// # Errors
+    /// As for a change of the archive.
+    pub fn save_for_copy(&self, copy: &StoreFiles, log_end: u64) -> Result<(), StoreError> {
+        let open = self.settings.strip_suffix('}').unwrap_or(&self.settings);
+        // Records that the copy gets after its end are not those of the archive.
+        let archived_to = self.archived_to.min(log_end);
+        Self { archived_to, settings: format!("{open}, \"copied\": true}}") }.save(copy)
+    }
+
     /// Reads the file; `None` if there is no archive.
     ///
     /// # Errors

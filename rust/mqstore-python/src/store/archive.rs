@@ -1,9 +1,12 @@
 //! The store's side of an archive: sealed segments, bytes of the log, and the durable state.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_engine::{ArchiveState, OlderTopics};
+use mqstore_base::store_files::StoreFiles;
+use mqstore_engine::{ArchiveState, OlderTopics, SealedSegment};
+use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -11,15 +14,17 @@ use crate::delivery::older::PythonTopics;
 use crate::runtime::{about_topic, detached};
 use crate::store::NativeStore;
 
-/// Log offset, length, and the store times of the first and the last record of a segment.
-type SegmentRow = (u64, u64, Option<i64>, i64);
+/// Log offset, length, the store times of the first and the last record of a segment, and the last change of its file.
+type SegmentRow = (u64, u64, Option<i64>, i64, i64);
 
 /// Returns the sealed segments that end after log offset `start`, oldest first. Syncs a store that is open for writing.
 #[pyfunction]
 fn sealed_segments(store: &Bound<'_, NativeStore>, start: u64) -> PyResult<Vec<SegmentRow>> {
     let core = store.get().core()?;
     let found = detached(store.py(), || core.sealed_segments(start))?;
-    Ok(found.iter().map(|one| (one.base_offset, one.bytes, one.first_ms, one.newest_ms)).collect())
+    let row =
+        |one: &SealedSegment| (one.base_offset, one.bytes, one.first_ms, one.newest_ms, one.modified_ms);
+    Ok(found.iter().map(row).collect())
 }
 
 /// Returns the inodes of the segments between two log offsets, by the log offset of their first byte.
@@ -59,6 +64,14 @@ fn set_archive(store: &Bound<'_, NativeStore>, archive: Option<(u64, String)>) -
     let core = store.get().core()?;
     let archive = archive.map(|(archived_to, settings)| ArchiveState { archived_to, settings });
     detached(store.py(), || core.set_archive(archive.as_ref()))
+}
+
+/// Writes the archive of a new directory at `path`, whose log ends at `log_end` and was made from the archive.
+#[pyfunction]
+fn set_archive_of_copy(py: Python<'_>, path: PathBuf, log_end: u64, settings: String) -> PyResult<()> {
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let archive = ArchiveState { archived_to: log_end, settings };
+    detached(py, || archive.save_for_copy(&files, log_end))
 }
 
 /// Moves the log offset of the archive forward and replaces its settings, durably, if it has the settings `known`.
@@ -113,6 +126,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(is_reclaimed_at, module)?)?;
     module.add_function(wrap_pyfunction!(archive_state, module)?)?;
     module.add_function(wrap_pyfunction!(set_archive, module)?)?;
+    module.add_function(wrap_pyfunction!(set_archive_of_copy, module)?)?;
     module.add_function(wrap_pyfunction!(advance_archive, module)?)?;
     module.add_function(wrap_pyfunction!(queue_bounds, module)?)?;
     module.add_function(wrap_pyfunction!(set_older_topics, module)?)?;

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore import _extras, _native
 from mqstore._archive.columns import RecordFile, read_bytes
 from mqstore._archive.layout import MANIFESTS, ROOT, is_file_path, manifest_number
-from mqstore._archive.owner import settings_with
+from mqstore._archive.owner import COPIED, settings_with
 from mqstore._archive.place import ArchivePlace
 from mqstore._archive.reports import ArchiveFile, ArchiveQueue, ArchiveReport, ArchiveRestoreReport, ArchiveVerifyReport
 from mqstore._archive.restore import Restore
@@ -366,7 +366,7 @@ class StoreArchive:
         """
         state = self._configured()
         values, known = json.loads(state[1]), state[1]
-        if "copied" in values:
+        if COPIED in values:
             reason = (
                 f"{self._store.path} is a copy of a store, whose archive it only reads: call archive.configure to "
                 "archive to another target, or to this one if the copy takes the place of the store"

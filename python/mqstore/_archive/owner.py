@@ -22,25 +22,33 @@ if TYPE_CHECKING:
     from mqstore._archive.manifest import ArchiveManifest, LastRecord
     from mqstore._native import NativeStore
 
+COPIED = "copied"
+"""Setting of a copy, which the native module adds: its reads continue in the archive, and it does not extend it."""
+
 # Segments whose times are compared.
 _MOST_COMPARED = 8
 
 
-def check_owner(store: NativeStore, shown: str, manifest: ArchiveManifest) -> None:
-    """Compares the last record of an archive with the log of a store, if the log still has it.
+def check_owner(store: NativeStore, shown: str, manifest: ArchiveManifest, *, extends: bool = False) -> None:
+    """Compares the last record of an archive with the log of a store, if the log has it.
 
-    The log no longer has the record if its segment was deleted, or if a reclaim replaced it.
+    The log no longer has the record if its segment was deleted, or if a reclaim replaced it. The log of a copy ends
+    before it, if the store archived more after the copy was made; the copy can then read the archive, not extend it.
 
     Args:
         store: the store.
         shown: the archive, for the error.
         manifest: its manifest.
+        extends: whether the archive will be extended by this store.
 
     Raises:
         ResultExistsError: the archive is that of another store.
     """
     last = manifest.last
-    if last is None or last.log_offset < store._stats()["log_min_offset"]:
+    stats = store._stats()
+    if last is None or last.log_offset < stats["log_min_offset"]:
+        return
+    if last.log_offset >= stats["log_max_offset"] and not extends and _is_copy(store):
         return
     try:
         if _has_record(store, last) or _has_placeholder(store, manifest, last):
@@ -52,6 +60,11 @@ def check_owner(store: NativeStore, shown: str, manifest: ArchiveManifest) -> No
         raise
     reason = f"the archive there is of another store: the record at log offset {last.log_offset} differs"
     raise ResultExistsError(shown, reason)
+
+
+def _is_copy(store: NativeStore) -> bool:
+    state = _native.archive_state(store)
+    return state is not None and COPIED in json.loads(state[1])
 
 
 def settings_with(settings: str, manifest: ArchiveManifest | None) -> str:

@@ -259,7 +259,7 @@ def checked(
     if manifest.topics != topics:
         wanted = "all topics" if manifest.topics is None else "the topics " + ", ".join(manifest.topics)
         raise ResultExistsError(place.shown, f"the archive there has {wanted}")
-    check_owner(store, place.shown, manifest)
+    check_owner(store, place.shown, manifest, extends=True)
     return manifest
 
 

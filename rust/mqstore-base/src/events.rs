@@ -83,7 +83,8 @@ pub struct StoreEvent {
 
 type OnEvent = Arc<dyn Fn(&StoreEvent) + Send + Sync>;
 type BeforeDelete = Arc<dyn Fn(&ExpiredFile) -> DeleteVerdict + Send + Sync>;
-type ArchiveLook = Arc<dyn Fn(&str, u64, u64) -> Option<String> + Send + Sync>;
+/// The function of [`Hooks::archive_look`].
+pub type ArchiveLook = Arc<dyn Fn(&str, u64, u64) -> Option<String> + Send + Sync>;
 
 /// The hooks that a program registered. Two values are equal if they hold the same functions.
 #[derive(Clone, Default)]

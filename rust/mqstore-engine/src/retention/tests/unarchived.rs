@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ArchiveState;
-use mqstore_base::events::is_in_hook;
+use mqstore_base::events::{ArchiveLook, is_in_hook};
 
 fn archive(archived_to: u64) -> ArchiveState {
     ArchiveState { archived_to, settings: r#"{"target": "/cold"}"#.to_owned() }
@@ -75,12 +75,11 @@ fn an_archive_that_lacks_segments_keeps_them() {
     let looks: Arc<Mutex<Vec<(String, u64, u64)>>> = Arc::default();
     let missing = Arc::new(Mutex::new(Some("the target is empty".to_owned())));
     let (seen, answer) = (Arc::clone(&looks), Arc::clone(&missing));
-    let look: Arc<dyn Fn(&str, u64, u64) -> Option<String> + Send + Sync> =
-        Arc::new(move |settings, archived_to, log_start| {
-            assert!(is_in_hook());
-            seen.lock().push((settings.to_owned(), archived_to, log_start));
-            answer.lock().clone()
-        });
+    let look: ArchiveLook = Arc::new(move |settings, archived_to, log_start| {
+        assert!(is_in_hook());
+        seen.lock().push((settings.to_owned(), archived_to, log_start));
+        answer.lock().clone()
+    });
     let hooks = Hooks { archive_look: Some(look), ..Hooks::default() };
     let options = StoreOptions { hooks, retention_bytes: Some(1), ..aged(1) };
     let store = due(&bench, &options);

@@ -104,6 +104,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._reports import (
         CleanReport,
         CompactionReport,
+        CopyGap,
         ExpiredFile,
         ExpiredTopic,
         ExpireReport,
@@ -153,6 +154,7 @@ __all__ = [
     "CompactionReport",
     "Consumer",
     "ConsumerClosedError",
+    "CopyGap",
     "CorruptionError",
     "DelayStats",
     "DelayedInfo",

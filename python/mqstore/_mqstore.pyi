@@ -778,6 +778,11 @@ class LineStream(Iterator[tuple[bytes, int, list[tuple[str, int]], int]]):
 class CopyStream(Iterator[tuple[bytes, int, int, list[tuple[str, int]], int]]):
     """One pass over the messages that appends them to another store; created by `scan_copy`."""
 
+    def copy_archived(self, rows: ArrowStream, archive: str) -> tuple[bytes, int, int, list[tuple[str, int]]]:
+        """Copies rows of an archive, whose records are before those of the scan."""
+    @property
+    def has_deleted(self) -> bool:
+        """Whether records were deleted from the log before the scan read them."""
     @property
     def start(self) -> int:
         """The log offset at which the scan began."""
@@ -880,8 +885,9 @@ def scan_copy(
     request: dict[str, Any],
     target: NativeStore,
     rules: ExportRules,
-    done: int | None,
+    done: int | CopyStream | None,
     part: str,
+    stops_at_deletion: bool,
 ) -> CopyStream: ...
 def export_settings(
     path: str | RemoteDirectory | tuple[str | RemoteDirectory, DledgerEnd], topics: list[str] | None
@@ -916,7 +922,9 @@ def quotas(store: NativeStore) -> list[tuple[str, int, int]]: ...
 def set_retention(
     store: NativeStore, topic: str, keep: Duration | None, max_bytes: int | None, max_messages: int | None
 ) -> None: ...
-def retention_limits(store: NativeStore) -> list[tuple[str, tuple[int | None, int | None, int | None]]]: ...
+def retention_limits(
+    source: str | NativeStore | RemoteDirectory | tuple[str | RemoteDirectory, DledgerEnd],
+) -> list[tuple[str, tuple[int | None, int | None, int | None]]]: ...
 def retention_usage(
     store: NativeStore,
 ) -> list[tuple[str, tuple[int | None, int | None, int | None], int, tuple[int, int, int]]]: ...

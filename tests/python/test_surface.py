@@ -31,6 +31,7 @@ PUBLIC = {
     "CompactionReport",
     "Consumer",
     "ConsumerClosedError",
+    "CopyGap",
     "CorruptionError",
     "DelayStats",
     "DelayedInfo",

@@ -5,7 +5,8 @@ A folder next to the target has the state:
 ::
 
     <target>.mapping/state.json     {"source": "...", "topics": [...], "position": 4711, "limit": 8150, "calls": 2,
-                                     "runs": {"orders/0": [[17, 0, 100]]}}
+                                     "runs": {"orders/0": [[17, 0, 100]]}, "ends": {"orders/0": 117},
+                                     "first": {"orders/0": 17}, "gaps": {"orders/0": []}}
     <target>.mapping/000001.jsonl   old and new position of each message, for each call: see `mqstore._admin.export`
 
 - `position`: log offset of the source up to which the topics are copied.
@@ -13,9 +14,13 @@ A folder next to the target has the state:
 - `calls`: number of complete calls.
 - `runs`: for each queue, old offset, new offset and length of runs in which both count in the same way. They translate
   the offsets of groups.
+- `ends`: for each queue, the old offset after the last message up to `position`.
+- `first`: for each queue, the first old offset that the log has at the start of the call that runs.
+- `gaps`: for each queue, first and end of the old offsets whose messages the source did not have any more.
 
-Each call is an export to a store of the records between `position` and the end of the log, so it resumes like one. The
-state is replaced in one step when the file of positions has its name.
+Each call is an export to a store of the records between `position` and the end of the log, so it resumes like one.
+Records that the log no longer has come from the archive of the source. The state is replaced in one step when the file
+of positions has its name.
 """
 
 from __future__ import annotations
@@ -24,9 +29,11 @@ import json
 import os
 import time
 from bisect import bisect_right
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from mqstore import _native
 from mqstore._admin.compaction import topic_list
 from mqstore._admin.export.run import export_request
 from mqstore._admin.export.settings import commit_offsets
@@ -35,14 +42,16 @@ from mqstore._admin.files import locked_folder, replace_state
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._paths import home_of
 from mqstore._remote.place import CACHE_BYTES, place_of
-from mqstore.errors import InvalidOptionError, UnsupportedFormatError
+from mqstore.errors import InvalidOptionError, NotAStoreError, UnsupportedFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mqstore._admin.export.counts import Counts
+    from mqstore._admin.export.store_export import OlderRecords
     from mqstore._admin.info import GroupInfo
-    from mqstore._reports import MovedGroup, Progress, TopicCopyReport
+    from mqstore._archive.continued import ContinuedReads
+    from mqstore._reports import CopyGap, MovedGroup, Progress, TopicCopyReport
     from mqstore.types import StorePath
 
 Runs: TypeAlias = list[list[int]]
@@ -60,12 +69,18 @@ def copy_topic(
     mapping: StorePath | None = None,
     progress: Callable[[Progress], object] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    archive: bool | StorePath | None = None,
+    archive_options: Mapping[str, Any] | None = None,
+    over_gaps: bool = False,
 ) -> TopicCopyReport:
     """Copies the messages of topics to another store. A further call copies what came since the last one.
 
     The copy keeps what an export to a store keeps: bodies, keys, tags, properties, unique ids, born times and hosts,
     and queue ids. Offsets and store times are new; a folder has the old and the new position of each message. Missing
-    topics get the settings that they have in the source.
+    topics get the settings that they have in the source, also the limits of `Store.set_retention`.
+
+    Messages that the log of the source no longer has come from its archive. If the archive does not have them either,
+    the report names the gap in the queue, and no group moves over it, unless `over_gaps` is True.
 
     For a cut-over, call it while producers still write to `source`, then stop them, wait until no delayed message waits
     (`TopicCopyReport.waiting`), stop the consumers, call it again, and start both on `target`. A group that does not
@@ -84,6 +99,10 @@ def copy_topic(
             topics from another source, need a folder of their own.
         progress: callback with bytes of the log; an exception in it interrupts the copy.
         storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`.
+        archive: the archive of the source, as for `mqstore.open`. With False, messages that only the archive has are
+            left out, and the first ones of the log are the oldest.
+        archive_options: only for an archive at a URL: credentials and settings of its transport.
+        over_gaps: whether groups move over gaps, past messages that they have not read and that the copy does not have.
 
     Raises:
         TopicNotFoundError: the source has no such topic.
@@ -92,6 +111,8 @@ def copy_topic(
             copy.
         UnsupportedFormatError: the state in the folder cannot be used.
         StoreLockedError: another process has `target` open for writing.
+        ResultNotFoundError, CorruptionError, StorePermissionError, StoreIOError: the copy needs the archive of the
+            source, and it cannot be read.
     """
     from mqstore._admin.directories import info
     from mqstore._reports import TopicCopyReport
@@ -104,9 +125,10 @@ def copy_topic(
     home = home_of(target, "copy to it")
     folder = Path(f"{home}.mapping" if mapping is None else home_of(mapping, "write positions there"))
     copied = _Copy(place, Path(home), chosen, folder, progress)
-    counts = copied.run()
+    with _older_records(place, archive, archive_options) as older:
+        counts = copied.run(older)
     state = info(source, storage_options=storage_options)
-    moved = _move_groups(state.consumers, home, copied, chosen, groups)
+    moved, held = _move_groups(state.consumers, home, copied, groups, over_gaps)
     return TopicCopyReport(
         source=copied.source,
         target=home,
@@ -115,9 +137,47 @@ def copy_topic(
         waiting=sum(one.messages for one in state.delayed),
         undecided=sum(one.messages for one in state.undecided),
         resumed=counts.resumed,
-        groups=tuple(moved),
+        groups=moved,
         seconds=round(time.monotonic() - started, 3),
+        gaps=copied.gaps(),
+        held_groups=held,
     )
+
+
+@contextmanager
+def _older_records(
+    place: str | _native.RemoteDirectory, archive: bool | StorePath | None, options: Mapping[str, Any] | None
+) -> Iterator[_OlderRecords | None]:
+    """Yields the records that the archive of a store has; None if it has no archive."""
+    from mqstore import _store
+
+    try:
+        store = _store.opened(place, "r", None, {})
+    except NotAStoreError:
+        # Segments without a store have no configuration.
+        if archive not in (None, False):
+            raise
+        yield None
+        return
+    with store:
+        if archive is not None or options is not None:
+            store._choose_archive(archive, options)
+        yield _OlderRecords(cast("ContinuedReads", store)) if store._has_archive else None
+
+
+class _OlderRecords:
+    """The records of an archive from before the log of its store."""
+
+    def __init__(self, store: ContinuedReads) -> None:
+        self._store = store
+        self.name = store.path
+
+    def records(self, topics: list[str], start: int, end: int) -> Iterator[tuple[Any, int]]:
+        """Yields the records between two log offsets; see `OlderRecords`."""
+        if start < end:
+            history = self._store._history_before(end)
+            self.name = history.reader.place.shown
+            yield from history.records(topics, start, end)
 
 
 class _Copy:
@@ -141,8 +201,11 @@ class _Copy:
         self._limit: int | None = None
         self._calls = 0
         self._runs: dict[str, Runs] = {}
+        self._ends: dict[str, int] = {}
+        self._first: dict[str, int] = {}
+        self._gaps: dict[str, list[list[int]]] = {}
 
-    def run(self) -> Counts:
+    def run(self, older: OlderRecords | None) -> Counts:
         """Copies what the source has now. Returns the counts of this call, and of an interrupted one before it."""
         checked = self._export()
         checked.check_store()
@@ -153,22 +216,44 @@ class _Copy:
             if self._limit is not None and self._file().exists():
                 self._finish()
             export = self._export()
+            export.older, export.takes_limits = older, True
             rules = export.rules(self._file())
             # An interrupted call keeps its rules, so that it ends at the same record.
-            rules.load()
+            if not rules.load():
+                # Before the end of the call, so that all messages before these offsets are part of the call.
+                self._first = self._first_offsets()
             self._limit = rules.get().limit
             self._save()
             counts = export.to_store(self._file(), rules)
             self._finish()
             return counts
 
-    def next_offset(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Returns the offset in the target of the first copied message at or after an offset of the source.
+    def moves(self, consumer: GroupInfo) -> dict[tuple[str, int], int]:
+        """Returns the offsets in the target of the first copied messages at or after those of a group.
 
-        None if no message of the queue was copied.
+        Without queues of which no message was copied.
         """
-        runs = self._runs.get(f"{topic}/{queue_id}")
-        return None if runs is None else translated(runs, offset)
+        runs = {queue.queue_id: self._runs.get(f"{consumer.topic}/{queue.queue_id}") for queue in consumer.queues}
+        found = {(consumer.topic, queue.queue_id): (runs[queue.queue_id], queue.offset) for queue in consumer.queues}
+        return {place: translated(run, offset) for place, (run, offset) in found.items() if run}
+
+    def has_topic(self, topic: str) -> bool:
+        """Returns whether the topic is copied."""
+        return topic in self._topics
+
+    def lacks(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Returns whether the copy lacks messages of a queue at or after an offset of the source."""
+        return any(end > offset for _, end in self._gaps.get(f"{topic}/{queue_id}", ()))
+
+    def gaps(self) -> tuple[CopyGap, ...]:
+        """Returns the messages that are not in the copy."""
+        from mqstore._reports import CopyGap
+
+        found = []
+        for queue, gaps in self._gaps.items():
+            topic, _, queue_id = queue.rpartition("/")
+            found += [CopyGap(topic, int(queue_id), first, end) for first, end in gaps]
+        return tuple(found)
 
     def _export(self) -> StoreExport:
         request = export_request(topics=self._topics)
@@ -183,11 +268,33 @@ class _Copy:
         with self._file().open("rb") as lines:
             for line in lines:
                 row = json.loads(line)
-                runs = self._runs.setdefault(f"{row['topic']}/{row['queue_id']}", [])
-                extend(runs, row["queue_offset"], row["new_queue_offset"])
+                queue, offset, messages = (
+                    f"{row['topic']}/{row['queue_id']}",
+                    row["queue_offset"],
+                    row.get("messages", 1),
+                )
+                extend(self._runs.setdefault(queue, []), offset, row["new_queue_offset"], messages)
+                self._reach(queue, offset, offset + messages)
+        for queue, offset in self._first.items():
+            self._reach(queue, offset, offset)
+        self._first = {}
         self._position, self._limit = self._limit, None
         self._calls += 1
         self._save()
+
+    def _reach(self, queue: str, offset: int, end: int) -> None:
+        """Notes the next message of a queue, and the messages that are missing before it."""
+        expected = self._ends.get(queue, offset)
+        if offset > expected:
+            self._gaps.setdefault(queue, []).append([expected, offset])
+        self._ends[queue] = max(expected, end)
+
+    def _first_offsets(self) -> dict[str, int]:
+        """Returns for each queue the first offset that the log of the source has."""
+        from mqstore._admin.info import StoreInfo
+
+        topics = [one for one in StoreInfo._from_dict(_native.info(self._place)).topics if one.topic in self._topics]
+        return {f"{one.topic}/{queue.queue_id}": queue.min_offset for one in topics for queue in one.queues}
 
     def _load(self) -> None:
         path = self._folder / _STATE
@@ -201,6 +308,10 @@ class _Copy:
             known = (state["source"], state["target"], state["topics"])
             self._position, self._limit, self._calls = state["position"], state["limit"], state["calls"]
             self._runs = state["runs"]
+            # A former version stored neither gaps nor the ends of queues.
+            ends = {queue: runs[-1][0] + runs[-1][2] for queue, runs in self._runs.items()}
+            self._ends, self._gaps = state.get("ends", ends), state.get("gaps", {})
+            self._first = state.get("first", {})
         except (KeyError, TypeError):
             raise UnsupportedFormatError(str(path), "it is not the state of a copy of topics") from None
         if known != (self.source, os.path.realpath(self._target), self._topics):
@@ -218,16 +329,19 @@ class _Copy:
             "limit": self._limit,
             "calls": self._calls,
             "runs": self._runs,
+            "ends": self._ends,
+            "first": self._first,
+            "gaps": self._gaps,
         }
         replace_state(self._folder / _STATE, state)
 
 
-def extend(runs: Runs, old: int, new: int) -> None:
-    """Adds the positions of the next message of a queue."""
+def extend(runs: Runs, old: int, new: int, messages: int = 1) -> None:
+    """Adds the positions of the next record of a queue."""
     if runs and new - old == runs[-1][1] - runs[-1][0]:
-        runs[-1][2] = old + 1 - runs[-1][0]
+        runs[-1][2] = old + messages - runs[-1][0]
     else:
-        runs.append([old, new, 1])
+        runs.append([old, new, messages])
 
 
 def translated(runs: Runs, offset: int) -> int:
@@ -250,26 +364,33 @@ def _move_groups(
     consumers: Iterable[GroupInfo],
     target: str,
     copied: _Copy,
-    topics: list[str],
     groups: Iterable[str] | None,
-) -> list[MovedGroup]:
-    """Commits in the target what the groups have read of the source. No group moves back."""
+    over_gaps: bool,
+) -> tuple[tuple[MovedGroup, ...], tuple[MovedGroup, ...]]:
+    """Commits in the target what the groups have read of the source. No group moves back.
+
+    Returns the moves, and those that were not made because of a gap.
+    """
     from mqstore._reports import MovedGroup
     from mqstore._store import open as open_store
 
     wanted = None if groups is None else set(groups)
     offsets: dict[str, dict[tuple[str, int], int]] = {}
+    read: dict[tuple[str, tuple[str, int]], int] = {}
     for one in consumers:
         is_chosen = not one.group.startswith(SYSTEM_GROUPS) if wanted is None else one.group in wanted
-        if is_chosen and one.topic in topics:
-            for queue in one.queues:
-                offset = copied.next_offset(one.topic, queue.queue_id, queue.offset)
-                if offset is not None:
-                    offsets.setdefault(one.group, {})[one.topic, queue.queue_id] = offset
+        if is_chosen and copied.has_topic(one.topic) and (moves := copied.moves(one)):
+            offsets.setdefault(one.group, {}).update(moves)
+            read.update({(one.group, (one.topic, queue.queue_id)): queue.offset for queue in one.queues})
+
+    def is_held(group: str, queue: tuple[str, int]) -> bool:
+        return not over_gaps and copied.lacks(*queue, read[group, queue])
+
     if not offsets:
-        return []
+        return (), ()
     with open_store(target, "rw") as store:
-        return [MovedGroup(*row) for row in commit_offsets(store, offsets)]
+        moved, held = commit_offsets(store, offsets, is_held)
+    return tuple(MovedGroup(*row) for row in moved), tuple(MovedGroup(*row) for row in held)
 
 
 copy_topic.__module__ = "mqstore"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mqstore._reports.base import Progress
 from mqstore._reports.base import _Report as _Report
 from mqstore._reports.compaction import CompactionReport, RestoredQueue, RestoreReport
-from mqstore._reports.copies import ExportReport, ImportReport, MovedGroup, SnapshotReport, TopicCopyReport
+from mqstore._reports.copies import CopyGap, ExportReport, ImportReport, MovedGroup, SnapshotReport, TopicCopyReport
 from mqstore._reports.damage import LostOffsets, LostRange, Problem, RebuildReport, RepairReport, VerifyReport
 from mqstore._reports.published import CleanReport, FetchReport, PublishedFile, PublishedResult, UnusedObject
 from mqstore._reports.retention import (
@@ -28,6 +28,7 @@ from mqstore._reports.store import NamespaceInfo, QueueInfo, StoreStats, TopicQu
 __all__ = [
     "CleanReport",
     "CompactionReport",
+    "CopyGap",
     "ExpireReport",
     "ExpiredFile",
     "ExpiredTopic",

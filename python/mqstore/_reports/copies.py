@@ -72,6 +72,18 @@ class MovedGroup(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class CopyGap(_Report):
+    """Messages of a queue that `mqstore.copy_topic` could not copy, because the source did not have them any more."""
+
+    topic: str
+    queue_id: int
+    first_offset: int
+    """Their first offset in the source."""
+    end_offset: int
+    """The offset after the last one."""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicCopyReport(_Report):
     """Result of `mqstore.copy_topic`."""
 
@@ -93,6 +105,11 @@ class TopicCopyReport(_Report):
     """Whether this call resumed an interrupted one."""
     seconds: float
     """Duration in seconds."""
+    gaps: tuple[CopyGap, ...] = ()
+    """Messages that are not in the copy, of this call and those before it."""
+    held_groups: tuple[MovedGroup, ...] = ()
+    """Queues in which a group did not move, because it has not read all messages of a gap; each with the offset in the
+    target to which `over_gaps=True` moves the group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,18 +22,21 @@ from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.options import (
+    Archive,
     Compress,
     CompressOver,
     Directory,
     LockTimeout,
+    NoArchive,
     ReportForm,
     Since,
     Until,
+    archive_of,
     lock_wait,
     moment_of,
 )
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN, USAGE
+from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
 
 # Stands for standard output or standard input.
 _STANDARD = "-"
@@ -167,21 +170,44 @@ def copy_topic(
         list[str] | None, typer.Option("--group", help="Group to move, by default all; repeat for more.")
     ] = None,
     mapping: Annotated[Path | None, typer.Option(help="Folder with old and new positions.", show_default=False)] = None,
+    archive: Archive = None,
+    no_archive: NoArchive = False,
+    over_gaps: Annotated[
+        bool, typer.Option("--over-gaps", help="Move groups past messages that the copy lacks, and accept gaps.")
+    ] = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Copies topics to another store, from where the last call ended, and moves their groups there."""
     wait = lock_wait(lock_timeout)
     with render.progress("copying") as bar, _usage():
-        run = partial(mqstore.copy_topic, source, target, topics, groups=groups or None, mapping=mapping, progress=bar)
+        run = partial(
+            mqstore.copy_topic,
+            source,
+            target,
+            topics,
+            groups=groups or None,
+            mapping=mapping,
+            archive=archive_of(archive, no_archive),
+            over_gaps=over_gaps,
+            progress=bar,
+        )
         done = when_unlocked(wait, run)
     values = done.to_dict()
     if not render.machine(values, form):
-        moved = values.pop("groups")
+        moved, gaps, held = (values.pop(name) for name in ("groups", "gaps", "held_groups"))
         render.report(values)
-        if moved:
-            render.table(("group", "topic", "queue", "offset"), [tuple(one.values()) for one in moved])
-    return CLEAN
+        for headings, rows in (
+            (("group", "topic", "queue", "offset"), moved),
+            (("topic", "queue", "missing from", "to"), gaps),
+            (("held group", "topic", "queue", "offset"), held),
+        ):
+            if rows:
+                render.table(headings, [tuple(one.values()) for one in rows])
+    if over_gaps or not (done.gaps or done.held_groups):
+        return CLEAN
+    render.note("the source no longer has some messages; held groups have not read all of them: see --over-gaps")
+    return PROBLEMS
 
 
 @app.command("import")

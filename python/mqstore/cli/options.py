@@ -64,6 +64,16 @@ Until = Annotated[
         "--until", "--end-time", metavar="TIME", help="Only messages stored before this time.", show_default=False
     ),
 ]
+Archive = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="TARGET",
+        help="Folder or URL of the archive with the older messages; by default that of the store.",
+        show_default=False,
+    ),
+]
+NoArchive = Annotated[bool, typer.Option("--no-archive", help="Begin with the log, also if the store has an archive.")]
 
 
 def message_form(form: Format | None) -> Format:
@@ -107,3 +117,10 @@ def age_of(option: str, text: str) -> float:
 def lock_wait(lock_timeout: str) -> float:
     """Returns the seconds of `--lock-timeout`."""
     return age_of("--lock-timeout", lock_timeout)
+
+
+def archive_of(archive: str | None, no_archive: bool) -> bool | str | None:
+    """Returns the argument `archive` of an open."""
+    if archive is not None and no_archive:
+        raise typer.BadParameter("--archive and --no-archive exclude each other")
+    return False if no_archive else archive

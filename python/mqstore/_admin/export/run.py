@@ -149,4 +149,5 @@ class Export:
         if self._progress is not None:
             from mqstore._reports import Progress
 
-            self._progress(Progress(position - stream.start, stream.limit - stream.start))
+            # Records of an archive are before the start.
+            self._progress(Progress(max(0, position - stream.start), stream.limit - stream.start))

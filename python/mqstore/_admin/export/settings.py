@@ -19,7 +19,7 @@ from mqstore import _native
 from mqstore.errors import InvalidMessageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from mqstore._store import Store
@@ -62,22 +62,29 @@ class Settings(NamedTuple):
         _native.adopt_settings(store, {name: self.topics[name] for name in made if name in self.topics}, self.groups)
 
 
-def commit_offsets(store: Store, offsets: dict[str, dict[tuple[str, int], int]]) -> list[tuple[str, str, int, int]]:
+def commit_offsets(
+    store: Store,
+    offsets: dict[str, dict[tuple[str, int], int]],
+    is_held: Callable[[str, tuple[str, int]], bool] = lambda _group, _queue: False,
+) -> tuple[list[tuple[str, str, int, int]], list[tuple[str, str, int, int]]]:
     """Commits offsets of groups by topic and queue, up to the end of each queue. No group moves back.
 
-    Returns group, topic, queue and offset of each change.
+    Returns group, topic, queue and offset of each change, and of those that were not made because they are held.
     """
     topics = {topic for found in offsets.values() for topic, _ in found}
     ends = {(topic, queue.queue_id): queue.max_offset for topic in topics for queue in store.queues(topic)}
-    moved = []
+    moved: list[tuple[str, str, int, int]] = []
+    held: list[tuple[str, str, int, int]] = []
     for group, found in sorted(offsets.items()):
         with store.consumer(group, sorted({topic for topic, _ in found})) as consumer:
             # An existing topic can have fewer queues.
             new = {queue: min(offset, ends[queue]) for queue, offset in found.items() if queue in ends}
             new = {queue: offset for queue, offset in new.items() if (consumer.committed(*queue) or 0) < offset}
-            consumer.commit(new, durable=True)
-        moved += [(group, *queue, offset) for queue, offset in sorted(new.items())]
-    return moved
+            kept = {queue for queue in new if is_held(group, queue)}
+            consumer.commit({queue: offset for queue, offset in new.items() if queue not in kept}, durable=True)
+        for queue, offset in sorted(new.items()):
+            (held if queue in kept else moved).append((group, *queue, offset))
+    return moved, held
 
 
 def is_settings(row: dict[str, Any]) -> bool:

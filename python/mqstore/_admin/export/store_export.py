@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mqstore import _native
 from mqstore._admin.export.counts import Counts
@@ -22,14 +23,35 @@ from mqstore._admin.export.settings import commit_offsets
 from mqstore.errors import InvalidOptionError, StoreWarning
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
     from mqstore._admin.export.rules import Rules
 
 # Conditions on messages in a request. They leave gaps in the queues.
 _CONDITIONS = ("start_time", "end_time", "keys", "filter", "body_matches")
 
 
+Copied: TypeAlias = tuple[bytes, int, int, list[tuple[str, int]]]
+"""JSON lines with old and new positions, messages, messages with another offset, and records left out by reason."""
+
+
+class OlderRecords(Protocol):
+    """Records of the source from before its log."""
+
+    name: str
+    """Their place, for errors."""
+
+    def records(self, topics: list[str], start: int, end: int) -> Iterator[tuple[Any, int]]:
+        """Yields the records between two log offsets as rows of an archive, with the log offset after them."""
+
+
 class StoreExport(Export):
     """An export to a store."""
+
+    older: OlderRecords | None = None
+    """The records that the log of the source no longer has; None leaves them out."""
+    takes_limits = False
+    """Whether topics that the export creates get the limits of `Store.set_retention`."""
 
     def to_store(self, mapping: Path, rules: Rules | None = None) -> Counts:
         """Appends the messages to the store, or resumes an interrupted call. `mapping` gets the old and new positions.
@@ -44,6 +66,7 @@ class StoreExport(Export):
         rules = rules or self.rules(mapping)
         settings = self._settings()
         self._prepare_store(rules)
+        limits = dict(_native.retention_limits(self.source)) if self.takes_limits else {}
         with _store.open(self.dest, "create", max_message_size=MOST_BODY) as target:
             partial = Partial(mapping, self._digest("store"), rules)
             with partial.file:
@@ -55,6 +78,11 @@ class StoreExport(Export):
                     if partial.state is None:
                         partial.save(None, counts, target.stats().log_max_offset, made)
                     refused = self._copy(partial, (rules, start, known.get("target")), target, counts, made)
+                for topic in made:
+                    if topic in limits:
+                        keep_ms, most_bytes, most = limits[topic]
+                        keep = None if keep_ms is None else timedelta(milliseconds=keep_ms)
+                        target.set_retention(topic, keep=keep, max_bytes=most_bytes, max_messages=most)
                 if keeps and not counts.renumbered:
                     self._copy_groups(target)
                 target.flush()
@@ -156,10 +184,9 @@ class StoreExport(Export):
             partial.save(position, counts, target.stats().log_max_offset, made)
 
         def copy(part: str, request: dict[str, Any]) -> None:
-            stream = _native.scan_copy(self.source, request, target, rules.get(), done, part)
-            with closing(stream):
+            with closing(self._steps(request, target, rules, done, part)) as steps:
                 fresh = 0
-                for text, copied, renumbered, left_out, end in stream:
+                for stream, (text, copied, renumbered, left_out), end in steps:
                     partial.write(text)
                     fresh += len(text)
                     counts.messages += copied
@@ -168,8 +195,8 @@ class StoreExport(Export):
                     if partial.is_due(fresh * 8):
                         save(end)
                         fresh = 0
+                    refused.update(stream.refused_topics)
                     self._tell(stream, stream.limit if part == "waiting" else end)
-                refused.update(stream.refused_topics)
 
         if not partial.of_copy["keeps"]:
             copy("all", self._chosen(rules, start))
@@ -185,3 +212,24 @@ class StoreExport(Export):
         if waiting:
             copy("waiting", {**self._chosen(rules, start), "topics": waiting})
         return refused
+
+    def _steps(
+        self, request: dict[str, Any], target: Any, rules: Rules, done: int | None, part: str
+    ) -> Generator[tuple[_native.CopyStream, Copied, int]]:
+        """Yields the steps of a pass, each with the log offset after it: first older records than the log has."""
+        older = self.older
+        before: int | _native.CopyStream | None = done
+        while True:
+            stream = _native.scan_copy(self.source, request, target, rules.get(), before, part, older is not None)
+            with closing(stream):
+                position = first = request["from"] or 0
+                if older is not None:
+                    before_log = older.records(self._request["topics"], first, min(stream.start, stream.limit))
+                    for rows, position in before_log:
+                        yield stream, stream.copy_archived(rows, older.name), position
+                for text, messages, renumbered, left_out, position in stream:
+                    yield stream, (text, messages, renumbered, left_out), position
+                if older is None or not stream.has_deleted:
+                    return
+            # Retention deleted the next records meanwhile.
+            request, before = {**request, "from": position}, stream

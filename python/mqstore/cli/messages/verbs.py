@@ -19,15 +19,18 @@ from mqstore.cli.filters import Sql, Tags, chosen, selector
 from mqstore.cli.messages.follow import Tail
 from mqstore.cli.messages.selection import in_log_order, is_between, of_topic
 from mqstore.cli.options import (
+    Archive,
     BodyForm,
     Directory,
     Limit,
     MessageForm,
+    NoArchive,
     OnDamage,
     Queue,
     Since,
     Topic,
     Until,
+    archive_of,
     message_form,
     moment_of,
 )
@@ -37,17 +40,6 @@ from mqstore.cli.stores import Directories, Stores
 
 # Prefix of light queues.
 _LIGHT = "%LMQ%"
-
-Archive = Annotated[
-    str | None,
-    typer.Option(
-        "--archive",
-        metavar="TARGET",
-        help="Folder or URL of the archive with the older messages; by default that of the store.",
-        show_default=False,
-    ),
-]
-NoArchive = Annotated[bool, typer.Option("--no-archive", help="Begin with the log, also if the store has an archive.")]
 
 
 @app.command()
@@ -87,7 +79,7 @@ def cat(
     times = moment_of("--since", since), moment_of("--until", until)
     if log and archive is not None:
         raise typer.BadParameter("--log prints the commit log, which --archive is not a part of")
-    output = _Messages(directories, message_form(form), body, limit, _archive_of(archive, no_archive))
+    output = _Messages(directories, message_form(form), body, limit, archive_of(archive, no_archive))
 
     def read(store: mqstore.Store) -> Iterator[StoredMessage]:
         if log:
@@ -149,7 +141,7 @@ def get(
     no_archive: NoArchive = False,
 ) -> int:
     """Prints the message with this id; exit status 1 if there is none."""
-    with mqstore.open(directory, archive=_archive_of(archive, no_archive)) as store:
+    with mqstore.open(directory, archive=archive_of(archive, no_archive)) as store:
         found = store.get(message_id)
         if found is None:
             render.note(f"no message has the id {message_id}")
@@ -183,7 +175,7 @@ def lookup(
 ) -> int:
     """Prints the messages of a topic with this key, oldest first."""
     first, last = moment_of("--since", since), moment_of("--until", until)
-    output = _Messages(directories, message_form(form), body, limit, _archive_of(archive, no_archive))
+    output = _Messages(directories, message_form(form), body, limit, archive_of(archive, no_archive))
 
     def found(store: mqstore.Store) -> Iterator[StoredMessage]:
         return iter(store.lookup(topic, key, start_time=first, end_time=last, limit=output.left))
@@ -221,10 +213,3 @@ class _Messages:
             if self.left is not None:
                 self.left -= 1
             yield message
-
-
-def _archive_of(archive: str | None, no_archive: bool) -> bool | str | None:
-    """Returns the argument `archive` of an open."""
-    if archive is not None and no_archive:
-        raise typer.BadParameter("--archive and --no-archive exclude each other")
-    return False if no_archive else archive

@@ -95,9 +95,12 @@ impl Store {
         let filter = Arc::new(RowFilter::new(request, floors));
         let passed: Arc<Mutex<Vec<(Passed, String)>>> = Arc::default();
         let (told, noted) = (Arc::clone(&passed), Arc::clone(&view));
+        let expects_deletion = request.expects_deletion;
         let tell: SkipCallback = Arc::new(move |what, text: String| {
             told.lock().push((what, text.clone()));
-            noted.note(text);
+            if what != Passed::Deleted || !expects_deletion {
+                noted.note(text);
+            }
         });
         let damage = Arc::new(DamageRule {
             view: Arc::clone(&view),

@@ -77,6 +77,8 @@ pub struct ScanRequest {
     pub as_reads: bool,
     /// Whether a walk of the log also returns the records of deleted topics.
     pub with_deleted: bool,
+    /// Whether the caller gets records elsewhere that are deleted before the scan reads them. Then no note names them.
+    pub expects_deletion: bool,
     /// Number of threads that decode; with 0 or 1, the caller's thread decodes.
     pub threads: u32,
     /// How the records are found.

@@ -62,6 +62,7 @@ pub(super) fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest>
         },
         as_reads: entry(request, "as_reads")?.unwrap_or(false),
         with_deleted: false,
+        expects_deletion: false,
         threads: entry(request, "threads")?.unwrap_or(1),
         plan: match plan.as_deref() {
             Some("log") => ScanPlan::Log,

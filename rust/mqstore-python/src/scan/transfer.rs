@@ -11,7 +11,9 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, StoredRecord};
 use mqstore_base::options::StoreOptions;
 use mqstore_delivery::{Broker, BrokerError, Due, ExportDecision, LATEST_DUE_MS, Omission, OmissionCounts};
-use mqstore_engine::{LogCursor, MakeSink, MessageOrigin, ScanRow, ScanSink, Store, check_copy};
+use mqstore_engine::{
+    LogCursor, MakeSink, MessageOrigin, Passed, ScanRequest, ScanRow, ScanSink, Store, check_copy,
+};
 use mqstore_format::delays::pending::{DELIVER_AT, is_system_topic};
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::properties::{
@@ -23,13 +25,15 @@ use mqstore_format::{
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use super::archive::visit_archived;
 use super::export_rules::{ExportRules, ExportSink, LeftOut, counts_by_name};
+use super::input::append_stream::open_stream;
 use super::json_lines::{JsonLinesBuilder, push_text};
 use super::request::{export_request, layout};
 use super::running_scan::ScanHandle;
 use super::schema::Layout;
 use crate::convert::arguments::body as body_of;
-use crate::convert::error::{invalid, of_message, to_py};
+use crate::convert::error::{CorruptionError, invalid, of_message, to_py};
 use crate::runtime::{SharedStore, delivered, detached};
 use crate::store::NativeStore;
 
@@ -131,6 +135,7 @@ pub(crate) struct CopyStream {
     target: Arc<SharedStore>,
     host: Host,
     state: Mutex<CopyState>,
+    stops_at_deletion: bool,
 }
 
 /// The messages that one pass copies.
@@ -192,15 +197,32 @@ impl CopyStream {
         py: Python<'py>,
     ) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64, LeftOut, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };
-        let (source, target) = (self.pass.store()?, self.target.store()?);
-        let copied = delivered(py, || {
-            let target = self.target.broker(target)?;
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.copy(source, &target, (self.host, &self.rules), &batch.rows)
-        })?;
-        let CopiedRecords { mapping, messages, renumbered, left_out } = copied;
-        let mapping = PyBytes::new(py, &mapping);
-        Ok(Some((mapping, messages, renumbered, counts_by_name(&left_out), batch.end)))
+        if self.stops_at_deletion && self.has_deleted(py) {
+            return Ok(None);
+        }
+        let (mapping, messages, renumbered, left_out) = self.copy(py, &batch.rows)?;
+        Ok(Some((mapping, messages, renumbered, left_out, batch.end)))
+    }
+
+    /// Copies rows of the archive at `archive`, whose records are before those of the scan. Returns the same without the
+    /// log offset.
+    fn copy_archived<'py>(
+        &self,
+        py: Python<'py>,
+        rows: &Bound<'py, PyAny>,
+        archive: &str,
+    ) -> PyResult<CopiedTuple<'py>> {
+        let stream = open_stream(rows)?;
+        let mut records = RawRecords::default();
+        let decoded = py.detach(|| visit_archived(stream, |row| records.add(row)));
+        decoded.map_err(|error| CorruptionError::new_err((archive.to_owned(), 0, error.to_string())))?;
+        self.copy(py, &records)
+    }
+
+    /// Whether records were deleted from the log before the scan read them.
+    #[getter]
+    fn has_deleted(&self, py: Python<'_>) -> bool {
+        self.pass.passed(py).iter().any(|(what, _)| *what == Passed::Deleted)
     }
 
     /// The log offset at which the scan began.
@@ -227,26 +249,63 @@ impl CopyStream {
     }
 }
 
-/// Starts a pass that appends to `target`. The records of the target's log from `done` on are the first messages.
-/// `part` is the name of a [`CopyPart`].
+/// JSON lines with old and new positions, the number of messages, how many of them have another queue offset than in the
+/// source, and the numbers of records left out by reason.
+type CopiedTuple<'py> = (Bound<'py, PyBytes>, u64, u64, LeftOut);
+
+impl CopyStream {
+    fn copy<'py>(&self, py: Python<'py>, rows: &RawRecords) -> PyResult<CopiedTuple<'py>> {
+        let (source, target) = (self.pass.store()?, self.target.store()?);
+        let copied = delivered(py, || {
+            let target = self.target.broker(target)?;
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.copy(source, &target, (self.host, &self.rules), rows)
+        })?;
+        let CopiedRecords { mapping, messages, renumbered, left_out } = copied;
+        Ok((PyBytes::new(py, &mapping), messages, renumbered, counts_by_name(&left_out)))
+    }
+}
+
+/// The messages that were appended before a pass.
+#[derive(FromPyObject)]
+pub(crate) enum DoneBefore<'py> {
+    /// By an interrupted call: the records of the target's log from this offset on.
+    Interrupted(u64),
+    /// By this pass, which the new one continues.
+    Pass(Bound<'py, CopyStream>),
+}
+
+/// Starts a pass that appends to `target`. `part` is the name of a [`CopyPart`]. With `stops_at_deletion`, the pass ends
+/// where records were deleted from the log before it read them.
 #[pyfunction]
 pub(crate) fn scan_copy(
     source: &Bound<'_, PyAny>,
     request: &Bound<'_, PyDict>,
     target: &Bound<'_, NativeStore>,
     rules: &Bound<'_, ExportRules>,
-    done: Option<u64>,
+    done: Option<DoneBefore<'_>>,
     part: &str,
+    stops_at_deletion: bool,
 ) -> PyResult<CopyStream> {
     let part = CopyPart::of(part)?;
-    let pass = ScanHandle::begin(source, &export_request(request)?, Arc::new(RawRecords::default))?;
+    let request = ScanRequest { expects_deletion: stops_at_deletion, ..export_request(request)? };
+    let pass = ScanHandle::begin(source, &request, Arc::new(RawRecords::default))?;
     let (target, host) = (target.get().shared(), target.get().host());
     let store = target.store()?;
     // The target may have deleted a topic since.
     let whole = |from| store.scan_log(Some(from)).map(LogCursor::with_deleted);
-    let done = done.map(|from| detached(source.py(), || whole(from))).transpose()?;
-    let state = Mutex::new(CopyState { part, done, ..CopyState::default() });
-    Ok(CopyStream { pass, rules: Arc::clone(&rules.get().core), target, host, state })
+    let state = match done {
+        None => CopyState { part, ..CopyState::default() },
+        Some(DoneBefore::Interrupted(from)) => {
+            let done = Some(detached(source.py(), || whole(from))?);
+            CopyState { part, done, ..CopyState::default() }
+        }
+        Some(DoneBefore::Pass(pass)) => {
+            std::mem::take(&mut *pass.get().state.lock().unwrap_or_else(PoisonError::into_inner))
+        }
+    };
+    let (rules, state) = (Arc::clone(&rules.get().core), Mutex::new(state));
+    Ok(CopyStream { pass, rules, target, host, state, stops_at_deletion })
 }
 
 /// A record to append. A delayed message has its own topic, queue and properties, not those of its waiting record.
@@ -545,16 +604,21 @@ fn push_mapping(out: &mut Vec<u8>, copy: &RecordCopy<'_>, host: Host, queue_offs
     out.extend_from_slice(b"{\"topic\": ");
     push_text(out, copy.record.topic);
     // A write to memory cannot fail.
-    let _ = writeln!(
+    let _ = write!(
         out,
         ", \"queue_id\": {}, \"queue_offset\": {}, \"commit_log_offset\": {}, \"message_id\": \"{}\", \
-         \"new_queue_offset\": {queue_offset}, \"new_commit_log_offset\": {offset}, \"new_message_id\": \"{}\"}}",
+         \"new_queue_offset\": {queue_offset}, \"new_commit_log_offset\": {offset}, \"new_message_id\": \"{}\"",
         copy.record.queue_id,
         copy.record.queue_offset,
         copy.offset,
         copy.record.offset_message_id(),
         offset_message_id(&host, offset as i64),
     );
+    // A batch has the offsets of its messages.
+    if let Some((_, messages)) = copy.record.inner_batch().filter(|_| copy.record.sys_flag.inner_batch()) {
+        let _ = write!(out, ", \"messages\": {messages}");
+    }
+    out.extend_from_slice(b"}\n");
 }
 
 /// A message for `append_rows`: topic, queue, body, properties, flag, born time and host, reconsume times, and the

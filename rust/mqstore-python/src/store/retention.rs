@@ -8,9 +8,10 @@ use mqstore_compaction::JobControl;
 use mqstore_engine::{ReclaimReport, ReclaimRequest};
 use pyo3::prelude::*;
 
-use crate::runtime::{about_topic, interruptible, reading};
+use crate::runtime::{about_topic, detached, interruptible, reading};
 use crate::store::NativeStore;
 use crate::store::compaction::{drive, open};
+use crate::store::folder::StoreFolder;
 use crate::store::topics::{given, milliseconds};
 
 /// The limits of a topic: time in milliseconds, bytes, messages.
@@ -54,11 +55,17 @@ fn set_retention(
     about_topic(store.py(), core, || core.set_retention(topic, limits))
 }
 
-/// Returns the topics with a retention, and their limits.
+/// Returns the topics with a retention, and their limits, of an open store or of the directory with this path.
 #[pyfunction]
-fn retention_limits(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, Limits)>> {
-    let core = store.get().core()?;
-    let found = reading(store.py(), core, || core.retentions())?;
+fn retention_limits(source: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Limits)>> {
+    let py = source.py();
+    let found = if let Ok(store) = source.cast::<NativeStore>() {
+        let core = store.get().core()?;
+        reading(py, core, || core.retentions())?
+    } else {
+        let folder = StoreFolder::of(source)?;
+        detached(py, || folder.read_log(|store| store.retentions()))?
+    };
     Ok(found.into_iter().map(|(topic, limits)| (topic.to_string(), row(limits))).collect())
 }
 

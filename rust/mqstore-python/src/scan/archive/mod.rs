@@ -22,6 +22,7 @@ use super::running_scan::ScanHandle;
 use super::scan_rows::{ScanRows, arrow_bug};
 use crate::runtime::detached;
 use columns::ArchiveBuilder;
+pub(super) use reads::visit_archived;
 use records::checksum;
 use segments::ArchiveLog;
 

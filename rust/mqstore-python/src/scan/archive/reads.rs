@@ -49,6 +49,14 @@ fn visit_rows(
     })
 }
 
+/// Calls `visit` with the record of each row.
+pub(in crate::scan) fn visit_archived(
+    stream: RecordBatchStreamReader,
+    visit: impl FnMut(&ScanRow<'_>),
+) -> Result<(), StoreError> {
+    visit_rows(stream, &RecordTest::new(&ScanRequest::default(), Arc::default()), visit)
+}
+
 /// Returns the messages of rows of an archive that meet the conditions of a request, in the order of the rows.
 #[pyfunction]
 #[pyo3(signature = (rows, request, store))]

@@ -238,6 +238,22 @@ def test_a_deletion_between_two_topics_of_one_name_is_no_loss_if_all_was_read(ma
     assert query.loses("topic was deleted") == [20, 21]
 
 
+def test_a_stream_continues_in_the_archive(made: Path, tmp_path: Path) -> None:
+    query = Query(made, maxOffsetsPerTrigger=50)
+    assert query.run(1) == list(range(50))
+    with opened(made, retention_bytes=1) as store:
+        fill(store, "orders", range(120, 400))
+        store.archive.configure(tmp_path / "archive")
+        store.archive.run()
+        store.expire()
+        assert store.queues("orders")[0].min_offset > 100
+    query.strict["max_offsets"] = 1000
+    assert query.run() == list(range(50, 400))
+    without = Query(made, archive="false")
+    without.at = {"orders": {"0": 50}}
+    assert without.loses("and not 50")[-1] == 399
+
+
 def test_offsets_of_earlier_versions_are_readable(made: Path) -> None:
     query = Query(made)
     query.at = {"orders": {"0": 100}}

@@ -338,8 +338,8 @@ class NativeStore:
         `topic`, `tags`, `properties`, `queue_id`, `flag` and `born_timestamp`. Only the body is required. Columns with
         the position of a stored message are ignored. Each unique id among the properties is kept.
 
-        The rows of a record batch are checked before the first of them is appended: if the store would refuse one of
-        them, none is appended. Then they are appended in groups of up to 1,000, each like a call of `append_many`. A quota,
+        The rows of a record batch are checked before the first of them is appended: if the store would refuse one,
+        none is appended. Then they are appended in groups of up to 1,000, each like a call of `append_many`. A quota,
         an error of the disk, or Ctrl-C leaves the groups before it in the store.
 
         Args:
@@ -779,7 +779,10 @@ class CopyStream(Iterator[tuple[bytes, int, int, list[tuple[str, int]], int]]):
     """One pass over the messages that appends them to another store; created by `scan_copy`."""
 
     def copy_archived(self, rows: ArrowStream, archive: str) -> tuple[bytes, int, int, list[tuple[str, int]]]:
-        """Copies rows of an archive, whose records are before those of the scan."""
+        """Copies rows of the archive at `archive`, whose records are before those of the scan.
+
+        Returns the values of a step, without the log offset.
+        """
     @property
     def has_deleted(self) -> bool:
         """Whether records were deleted from the log before the scan read them."""

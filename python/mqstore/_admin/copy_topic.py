@@ -233,9 +233,12 @@ class _Copy:
 
         Without queues of which no message was copied.
         """
-        runs = {queue.queue_id: self._runs.get(f"{consumer.topic}/{queue.queue_id}") for queue in consumer.queues}
-        found = {(consumer.topic, queue.queue_id): (runs[queue.queue_id], queue.offset) for queue in consumer.queues}
-        return {place: translated(run, offset) for place, (run, offset) in found.items() if run}
+        topic = consumer.topic
+        return {
+            (topic, queue.queue_id): translated(runs, queue.offset)
+            for queue in consumer.queues
+            if (runs := self._runs.get(f"{topic}/{queue.queue_id}")) is not None
+        }
 
     def has_topic(self, topic: str) -> bool:
         """Returns whether the topic is copied."""
@@ -268,11 +271,8 @@ class _Copy:
         with self._file().open("rb") as lines:
             for line in lines:
                 row = json.loads(line)
-                queue, offset, messages = (
-                    f"{row['topic']}/{row['queue_id']}",
-                    row["queue_offset"],
-                    row.get("messages", 1),
-                )
+                queue, messages = f"{row['topic']}/{row['queue_id']}", row.get("messages", 1)
+                offset = row["queue_offset"]
                 extend(self._runs.setdefault(queue, []), offset, row["new_queue_offset"], messages)
                 self._reach(queue, offset, offset + messages)
         for queue, offset in self._first.items():
@@ -347,7 +347,7 @@ def extend(runs: Runs, old: int, new: int, messages: int = 1) -> None:
 def translated(runs: Runs, offset: int) -> int:
     """Returns the new offset of the first message at or after an old one.
 
-    The last record of a run may be a batch, whose later messages have no line of their own. So an offset after it
+    An offset after a run is in a gap, or in the batch at its end, whose length a former version did not note. So it
     counts on, up to the next run: this never passes a message that was copied.
     """
     at = bisect_right(runs, offset, key=lambda run: run[0]) - 1

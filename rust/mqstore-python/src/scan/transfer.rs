@@ -204,8 +204,9 @@ impl CopyStream {
         Ok(Some((mapping, messages, renumbered, left_out, batch.end)))
     }
 
-    /// Copies rows of the archive at `archive`, whose records are before those of the scan. Returns the same without the
-    /// log offset.
+    /// Copies rows of the archive at `archive`, whose records are before those of the scan.
+    ///
+    /// Returns the values of a step, without the log offset.
     fn copy_archived<'py>(
         &self,
         py: Python<'py>,

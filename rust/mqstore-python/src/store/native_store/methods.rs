@@ -263,8 +263,8 @@ impl NativeStore {
     /// `topic`, `tags`, `properties`, `queue_id`, `flag` and `born_timestamp`. Only the body is required. Columns with
     /// the position of a stored message are ignored. Each unique id among the properties is kept.
     ///
-    /// The rows of a record batch are checked before the first of them is appended: if the store would refuse one of
-    /// them, none is appended. Then they are appended in groups of up to 1,000, each like a call of `append_many`. A quota,
+    /// The rows of a record batch are checked before the first of them is appended: if the store would refuse one,
+    /// none is appended. Then they are appended in groups of up to 1,000, each like a call of `append_many`. A quota,
     /// an error of the disk, or Ctrl-C leaves the groups before it in the store.
     ///
     /// Args:

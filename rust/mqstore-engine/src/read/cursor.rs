@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mqstore_format::properties::{KEYS, UNIQ_KEY};
+use mqstore_format::topic::LIGHT_QUEUE_PREFIX;
 use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::MappedFileGuard;
 
@@ -476,8 +477,9 @@ pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue
 
 /// Whether the record of a unit of `topic` is before the floor of its own topic. The minimum of a queue hides such records
 /// of the queue itself; the units of a light queue can lead to them anywhere.
+#[inline]
 pub(crate) fn is_hidden(view: &dyn View, record: &RecordView<'_>, topic: &str, at: u64) -> bool {
-    record.topic != topic && view.floors().hides(record.topic, at)
+    topic.starts_with(LIGHT_QUEUE_PREFIX) && view.floors().hides(record.topic, at)
 }
 
 /// Receives the text about a skipped record.

@@ -117,16 +117,18 @@ fn incomplete_file(
     }
     for said in &generation.files {
         let Some(pair) = folder.pairs.iter().find(|pair| pair.log.base == said.base) else { continue };
-        let Some(queue) = pair.queue.as_ref().filter(|_| pair.log.len < said.log.used_bytes) else {
+        let Some(queue) = &pair.queue else { continue };
+        if pair.log.len >= said.log.used_bytes && queue.len >= said.queue.used_bytes {
             continue;
-        };
-        if let Some(needed) = read_units(files, queue, pair.log.len)?.and_then(|run| run.needed_bytes) {
-            let detail = format!(
-                "the file was truncated to {} bytes; its queue file has records up to byte {needed}",
-                pair.log.len
-            );
-            return Ok(Some(ChangedFile { path: pair.log.path.clone(), detail }));
         }
+        let Some(run) = read_units(files, queue, pair.log.len)? else { continue };
+        let (file, has) = match run.needed_bytes {
+            Some(needed) => (&pair.log, format!("its queue file has records up to byte {needed}")),
+            None if run.is_cut => (queue, "the log has its messages, and reads find them there".to_owned()),
+            None => continue,
+        };
+        let detail = format!("the file was truncated to {} bytes; {has}", file.len);
+        return Ok(Some(ChangedFile { path: file.path.clone(), detail }));
     }
     Ok(None)
 }

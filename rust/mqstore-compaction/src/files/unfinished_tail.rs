@@ -14,7 +14,7 @@ use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_io::{Access, switch};
 
 use super::folder::{FilePair, QueueFolder, queue_ids, topics};
-use crate::read::cursor::last_unit;
+use crate::read::cursor::{last_unit, read_units};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -48,6 +48,10 @@ fn cut(files: &StoreFiles, pair: &FilePair) -> Result<bool, StoreError> {
             _ => Ok(false),
         };
     };
+    // Units that were cut off a damaged queue file say nothing about the log.
+    if read_units(files, queue, u64::MAX)?.is_some_and(|run| run.is_cut && !run.units.is_empty()) {
+        return Ok(true);
+    }
     let unit = last_unit(files, queue)?;
     let end = unit.map_or(0, |unit| {
         let size = u64::try_from(unit.size).unwrap_or(0);

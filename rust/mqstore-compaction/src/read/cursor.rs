@@ -16,6 +16,9 @@
 //! * A file without a valid unit is also read record by record.
 //! * Files have their full length from the start. If a unit that ascends points after the end of the log file, that
 //!   file was truncated, and a read fails where its records are missing.
+//! * A queue file has room for an end marker after its last unit. If valid units fill a file, it was truncated. If the
+//!   run ends at bytes that are neither zeros nor an end marker, a unit is damaged. In both cases, the records after the
+//!   last good unit take the place of the units.
 //!
 //! PHYSICALOFFSET must be the record's own position. A property CRC is not checked, because RocketMQ changes
 //! PHYSICALOFFSET without a new CRC.
@@ -26,7 +29,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mqstore_format::{
-    BATCH_CQ_UNIT_BYTES, BLANK_HEADER_BYTES, BatchCqUnit, CrcCheck, Peek, RecordView, peek,
+    BATCH_CQ_UNIT_BYTES, BLANK_HEADER_BYTES, BatchCqUnit, CrcCheck, END_MARKER, Peek, RecordView, peek,
 };
 use mqstore_io::VfsFile;
 
@@ -43,6 +46,9 @@ const FIRST_WINDOW_BYTES: usize = 64 << 10;
 /// Bytes of later reads.
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// Range of the queue offset in a record.
+const QUEUE_OFFSET: std::ops::Range<usize> = 20..28;
+
 /// The result of opening files that were listed before.
 #[derive(Debug)]
 pub(crate) enum OpenOutcome<T> {
@@ -58,6 +64,10 @@ pub(crate) struct UnitRun {
     pub(crate) units: Vec<BatchCqUnit>,
     /// If the next unit points after the end of the log file: the length that the log file must have.
     pub(crate) needed_bytes: Option<u64>,
+    /// Whether the file ends after these units, so that later ones were cut off.
+    pub(crate) is_cut: bool,
+    /// Whether the next unit is damaged, or the log file was truncated.
+    pub(crate) is_broken: bool,
 }
 
 /// Reads the run of valid units at the start of a queue file; `None` if the file was replaced.
@@ -79,16 +89,18 @@ pub(crate) fn read_units(
         for bytes in part.as_chunks::<BATCH_CQ_UNIT_BYTES>().0 {
             let unit = BatchCqUnit::decode(bytes);
             let Some(end) = end_of_next(&unit, units.last(), queue.base) else {
-                return Ok(Some(UnitRun { units, needed_bytes: None }));
+                let is_end = unit == END_MARKER || bytes.iter().all(|byte| *byte == 0);
+                return Ok(Some(UnitRun { units, is_broken: !is_end, ..UnitRun::default() }));
             };
             if end > log_bytes {
-                return Ok(Some(UnitRun { units, needed_bytes: Some(end) }));
+                let needed_bytes = Some(end);
+                return Ok(Some(UnitRun { units, needed_bytes, is_broken: true, is_cut: false }));
             }
             units.push(unit);
         }
         position += len as u64;
     }
-    Ok(Some(UnitRun { units, needed_bytes: None }))
+    Ok(Some(UnitRun { units, is_cut: true, ..UnitRun::default() }))
 }
 
 /// Returns the end of the record of `unit`, from the start of its log file. `None` if the unit is not valid, does not
@@ -132,18 +144,18 @@ impl PairCursor {
         let Some(file) = open_listed(files, &pair.log)? else {
             return Ok(OpenOutcome::Moved);
         };
-        let UnitRun { units, needed_bytes } = match &pair.queue {
+        let UnitRun { units, needed_bytes, is_cut, is_broken } = match &pair.queue {
             Some(queue) => match read_units(files, queue, pair.log.len)? {
                 Some(run) => run,
                 None => return Ok(OpenOutcome::Moved),
             },
             None => UnitRun::default(),
         };
-        Ok(OpenOutcome::Same(Self {
+        let mut cursor = Self {
             topic: topic.to_owned(),
             queue_id,
             log: pair.log.clone(),
-            next_unit: units.partition_point(|unit| unit.base_offset < from_offset),
+            next_unit: 0,
             by_log: units.is_empty() && needed_bytes.is_none(),
             units,
             needed_bytes,
@@ -151,7 +163,80 @@ impl PairCursor {
             last_offset: -1,
             from_offset,
             window: ReadBuffer { file, buffer: Vec::new(), start: 0 },
-        }))
+        };
+        if (is_cut || is_broken) && !cursor.by_log {
+            cursor.add_units_of_log()?;
+        }
+        cursor.next_unit = cursor.units.partition_point(|unit| unit.base_offset < from_offset);
+        if let Some(before) = cursor.next_unit.checked_sub(1)
+            && cursor.is_wrong(before)?
+        {
+            cursor.next_unit = 0;
+        }
+        Ok(OpenOutcome::Same(cursor))
+    }
+
+    /// Adds a unit for each record after the last good unit.
+    fn add_units_of_log(&mut self) -> Result<(), StoreError> {
+        self.drop_wrong_last_unit()?;
+        let (mut start, offset) = self.place_after(self.units.len());
+        self.last_offset = offset;
+        while let Ok((size, queue_offset)) = self.check(start, None)? {
+            // The log goes on, so the unit is wrong, and not the length of the log.
+            self.needed_bytes = None;
+            let place = (self.log.base + start) as i64;
+            self.units.push(BatchCqUnit::new(place, size as i32, 0, 0, queue_offset, 1));
+            self.last_offset = queue_offset;
+            start += size as u64;
+        }
+        self.last_offset = -1;
+        Ok(())
+    }
+
+    /// Drops the last unit if it is wrong. Returns whether it was.
+    fn drop_wrong_last_unit(&mut self) -> Result<bool, StoreError> {
+        let Some(last) = self.units.len().checked_sub(1) else { return Ok(false) };
+        let is_wrong = self.is_wrong(last)?;
+        if is_wrong {
+            self.units.pop();
+        }
+        Ok(is_wrong)
+    }
+
+    /// Whether a unit does not match its record, and the log has a whole record after that of the unit before it.
+    fn is_wrong(&mut self, number: usize) -> Result<bool, StoreError> {
+        let Some(unit) = self.units.get(number).copied() else { return Ok(false) };
+        if self.check(self.place_of(&unit).0, Some(&unit))?.is_ok() {
+            return Ok(false);
+        }
+        let (start, offset) = self.place_after(number);
+        let before = std::mem::replace(&mut self.last_offset, offset);
+        let found = self.check(start, None)?;
+        self.last_offset = before;
+        let Ok((size, found)) = found else { return Ok(false) };
+        let has_same_place = start == self.place_of(&unit).0 && i64::from(unit.size) == size as i64;
+        // Unit and record differ in the offset, and a damaged offset of a record is usually too large.
+        Ok(!has_same_place || found < unit.base_offset || self.is_sealed(start, size)?)
+    }
+
+    /// Whether a checksum covers the whole record at `start`, and is correct. RocketMQ moves records without a new one.
+    fn is_sealed(&mut self, start: u64, size: usize) -> Result<bool, StoreError> {
+        let bytes = self.window.bytes(&self.log.path, self.log.len, start, size)?;
+        let record = bytes.and_then(|bytes| RecordView::decode(bytes).ok());
+        let checks = CrcCheck { body: false, property: true };
+        Ok(record.is_some_and(|record| record.has_property_crc() && record.check_crc(checks).is_ok()))
+    }
+
+    /// Returns the start and the end of a unit's record in the log file.
+    fn place_of(&self, unit: &BatchCqUnit) -> (u64, u64) {
+        let start = (unit.physical_offset as u64).saturating_sub(self.log.base);
+        (start, start.saturating_add(unit.size.max(0).unsigned_abs().into()))
+    }
+
+    /// Returns the position in the log file after the records of the first units, and the offset of the last of them.
+    fn place_after(&self, units: usize) -> (u64, i64) {
+        let last = units.checked_sub(1).and_then(|last| self.units.get(last));
+        last.map_or((0, -1), |unit| (self.place_of(unit).1, unit.base_offset))
     }
 
     /// Returns the first valid unit of the queue file.
@@ -164,12 +249,15 @@ impl PairCursor {
         self.units.last()
     }
 
-    /// Returns the last valid unit of the queue file.
+    /// Returns the last valid unit of the queue file, or what it should be according to the log.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if the log file was truncated.
-    pub(crate) fn last_unit_checked(&self) -> Result<Option<&BatchCqUnit>, StoreError> {
+    pub(crate) fn last_unit_checked(&mut self) -> Result<Option<&BatchCqUnit>, StoreError> {
         self.check_length()?;
+        if self.drop_wrong_last_unit()? {
+            self.add_units_of_log()?;
+        }
         Ok(self.last_unit())
     }
 
@@ -208,8 +296,7 @@ impl PairCursor {
             if expected.is_none() && !self.by_log {
                 return self.check_length().map(|()| None);
             }
-            let start = expected
-                .map_or(self.position, |unit| (unit.physical_offset as u64).saturating_sub(self.log.base));
+            let start = expected.map_or(self.position, |unit| self.place_of(&unit).0);
             match self.check(start, expected.as_ref())? {
                 Ok((size, queue_offset)) => {
                     self.next_unit += 1;
@@ -222,14 +309,34 @@ impl PairCursor {
                 Err(_) if expected.is_none() => return Ok(None),
                 Err(reason) => {
                     // The queue and the log disagree; the log is right if it has a complete record here.
-                    if self.check(self.position, None)?.is_err() {
+                    if self.check(self.position, None)?.is_err() || self.is_alone(start)? {
                         // A caller that skips the damage continues with the next unit.
                         self.next_unit += 1;
+                        self.position = expected.map_or(start, |unit| self.place_of(&unit).1);
                         return Err(StoreError::corrupt(&self.log.path, start, reason));
                     }
                     self.by_log = true;
                 }
             }
+        }
+    }
+
+    /// Whether the record at `start` has the place and the size of the next unit, and only the two offsets differ, and the
+    /// units before and after it match their records: then the record is damaged, unless its checksum is right.
+    fn is_alone(&mut self, start: u64) -> Result<bool, StoreError> {
+        let Some(unit) = self.units.get(self.next_unit).copied() else { return Ok(false) };
+        let (place, end) = self.place_of(&unit);
+        if place != self.position || place != start {
+            return Ok(false);
+        }
+        let Ok((size, _)) = self.check(start, None)? else { return Ok(false) };
+        let has_same_size = start + size as u64 == end;
+        if !has_same_size || self.is_sealed(start, size)? {
+            return Ok(false);
+        }
+        match self.units.get(self.next_unit + 1).copied() {
+            Some(next) => Ok(self.check(self.place_of(&next).0, Some(&next))?.is_ok()),
+            None => Ok(self.next_unit > 0),
         }
     }
 
@@ -354,4 +461,18 @@ pub(crate) fn first_offset(files: &StoreFiles, queue: &DataFile) -> Result<Optio
     file.read_exact_at(&mut bytes, 0).at(&queue.path, "reading sparse queue entries")?;
     let unit = BatchCqUnit::decode(&bytes);
     Ok(unit.is_valid().then_some(unit.base_offset))
+}
+
+/// Returns the queue offset of a pair's first record, if the queue file and the log agree on it.
+pub(crate) fn first_offset_in_both(files: &StoreFiles, pair: &FilePair) -> Result<Option<i64>, StoreError> {
+    let Some(first) = pair.queue.as_ref().map_or(Ok(None), |queue| first_offset(files, queue))? else {
+        return Ok(None);
+    };
+    let Some(log) = open_listed(files, &pair.log)? else { return Ok(None) };
+    let mut head = [0; QUEUE_OFFSET.end];
+    if pair.log.len < head.len() as u64 {
+        return Ok(None);
+    }
+    log.read_exact_at(&mut head, 0).at(&pair.log.path, "reading a compaction log")?;
+    Ok(Some(first).filter(|first| head.get(QUEUE_OFFSET) == Some(first.to_be_bytes().as_slice())))
 }

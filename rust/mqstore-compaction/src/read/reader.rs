@@ -276,10 +276,7 @@ impl CompactedRecords {
         let folder = QueueFolder::load(&self.files, &self.files.compaction(), &self.topic, self.queue_id)?;
         self.next_pair = 0;
         for (at, pair) in folder.pairs.iter().enumerate().skip(1) {
-            let first = match &pair.queue {
-                Some(queue) => super::cursor::first_offset(&self.files, queue)?,
-                None => None,
-            };
+            let first = super::cursor::first_offset_in_both(&self.files, pair)?;
             match first {
                 Some(first) if first <= self.next_offset => self.next_pair = at,
                 Some(_) => break,

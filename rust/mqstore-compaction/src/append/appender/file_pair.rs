@@ -128,11 +128,13 @@ impl OpenFilePair {
             return create_missing_queue_file(files, pair, topic, queue_id, geometry);
         };
         let moved = || Ok(ReopenOutcome::Odd("its files were replaced while they were read".to_owned()));
-        let Some(UnitRun { units, needed_bytes }) = read_units(files, queue, pair.log.len)? else {
+        let Some(UnitRun { units, needed_bytes, is_cut, .. }) = read_units(files, queue, pair.log.len)?
+        else {
             return moved();
         };
-        if needed_bytes.is_some() {
-            return Ok(ReopenOutcome::Odd(format!("{} was truncated", pair.log.path.display())));
+        if needed_bytes.is_some() || is_cut {
+            let path = if is_cut { &queue.path } else { &pair.log.path };
+            return Ok(ReopenOutcome::Odd(format!("{} was truncated", path.display())));
         }
         let ends = match units.last() {
             Some(last) => {

@@ -385,8 +385,12 @@ impl QueueCursor {
                 fetched => fetched?,
             }
             self.prefetch_records();
-            if self.units.first().is_none_or(|(offset, _)| *offset > self.next) {
-                self.check_not_expired()?;
+            if self.units.first().is_none_or(|(offset, _)| *offset > self.next)
+                && let Err(error) = self.check_not_expired()
+            {
+                // The next call meets the error again.
+                self.units.clear();
+                return Err(error);
             }
         }
         Ok(self.units.get(self.used).copied().filter(|(offset, _)| *offset < self.end))

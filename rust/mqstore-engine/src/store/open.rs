@@ -146,13 +146,7 @@ fn start_writer(
     }
     // The new mark is not clean: from here on the directory is in use, with or without `abort`.
     flusher.flush_all(false)?;
-    // If the metadata log stops, the store must stop too.
-    let stops = Arc::downgrade(&log);
-    meta.on_stop(move |stage, cause| {
-        if let Some(log) = stops.upgrade() {
-            log.poison(stage, cause);
-        }
-    });
+    stop_with(&meta, &log);
     let topics = Topics::new(&meta, batch, &derived.queues);
     if let count @ 1.. = meta.clamp_to_queues(|topic, queue_id| topics.end_of(topic, queue_id))? {
         notes.push(format!(
@@ -188,6 +182,16 @@ fn start_writer(
     });
     writer.advance_past_compacted()?;
     Ok(writer)
+}
+
+/// Lets the store stop if the metadata log stops.
+fn stop_with(meta: &MetaLog, log: &Arc<CommitLog>) {
+    let log = Arc::downgrade(log);
+    meta.on_stop(move |stage, cause| {
+        if let Some(log) = log.upgrade() {
+            log.poison(stage, cause);
+        }
+    });
 }
 
 fn flush_policy(options: &StoreOptions) -> FlushPolicy {

@@ -40,7 +40,6 @@ UNITS = {
     "compaction/position-checkpoint": 1,
     "index": 20,
     "mqstore/compaction.json": 1,
-    "mqstore/live": 8,
     "mqstore/queues": 8,
     "mqstore/state.a": 8,
     "mqstore/state.b": 8,

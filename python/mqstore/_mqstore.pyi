@@ -15,6 +15,7 @@ from mqstore._stubs.archive import (
     archive_scan_rows,
     archive_state,
     floor_of_topic,
+    floor_offset,
     is_reclaimed_at,
     queue_bounds,
     read_log,
@@ -106,15 +107,14 @@ __all__ = [
     "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_read", "compaction_report",
     "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store", "decode_records",
     "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings",
-    "floor_of_topic", "group_lags", "groups", "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled",
-    "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
+    "floor_of_topic", "floor_offset", "group_lags", "groups", "info", "is_held", "is_reclaimed_at", "is_reserved",
+    "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
     "pending_transactions", "pop_record", "queue_bounds", "quotas", "read_log", "reason_of", "rebuild", "reclaim",
     "repair", "reschedule_delayed", "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_copy",
     "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "sealed_segments", "segment_inodes",
-    "set_archive", "set_archive_of_copy", "set_older_topics", "set_retention", "staged_ids", "sync_groups", "tags_codes",
-    "trace_map",
-    "trace_store", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
-    "verify_steps", "waiting_record", "work_counts", "writer_pid",
+    "set_archive", "set_archive_of_copy", "set_older_topics", "set_retention", "staged_ids", "sync_groups",
+    "tags_codes", "trace_map", "trace_store", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
+    "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -435,9 +435,9 @@ class NativeStore:
     def get(self, id: str) -> StoredMessage | None:
         """Returns the message with this `message_id` or `unique_id`, or None.
 
-        A `message_id` names one record. Several records can have one `unique_id`; the answer is the message that consumers
-        get. While a delayed message or a message of a transaction waits, it is the record in which it waits, and for a
-        message that is gone, its dead letter.
+        A `message_id` names one record. Several records can have one `unique_id`; the answer is the message that
+        consumers get. While a delayed message or a message of a transaction waits, it is the record in which it waits,
+        and for a message that is gone, its dead letter.
         """
     def get_at(self, commit_log_offset: int) -> StoredMessage:
         """Returns the message whose record starts at this log offset.

@@ -9,8 +9,8 @@ from mqstore.types import ArrowStream
 
 __all__ = [
     "ArchiveLog", "ArchiveStream", "advance_archive", "archive_checksum", "archive_messages", "archive_scan_rows",
-    "archive_state", "floor_of_topic", "is_reclaimed_at", "queue_bounds", "read_log", "scan_archive", "sealed_segments",
-    "segment_inodes", "set_archive", "set_archive_of_copy", "set_older_topics",
+    "archive_state", "floor_of_topic", "floor_offset", "is_reclaimed_at", "queue_bounds", "read_log", "scan_archive",
+    "sealed_segments", "segment_inodes", "set_archive", "set_archive_of_copy", "set_older_topics",
 ]  # fmt: skip
 
 @final
@@ -60,3 +60,4 @@ def archive_scan_rows(rows: ArrowStream, request: dict[str, Any], store: NativeS
 def queue_bounds(store: NativeStore, topic: str) -> list[tuple[int, int, int]]: ...
 def set_older_topics(store: NativeStore, object: object | None) -> None: ...
 def floor_of_topic(store: NativeStore, topic: str) -> int: ...
+def floor_offset(store: NativeStore, topic: str, queue_id: int) -> int: ...

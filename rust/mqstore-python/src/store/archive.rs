@@ -118,6 +118,12 @@ fn set_older_topics(store: &Bound<'_, NativeStore>, object: Option<Py<PyAny>>) -
     Ok(())
 }
 
+/// Returns the first offset of a queue that its topic's deletion or retention does not hide; 0 if all count.
+#[pyfunction]
+fn floor_offset(store: &Bound<'_, NativeStore>, topic: &str, queue_id: i32) -> PyResult<i64> {
+    Ok(store.get().core()?.floors().first_offset(topic, queue_id))
+}
+
 /// Adds the functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sealed_segments, module)?)?;
@@ -130,5 +136,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(advance_archive, module)?)?;
     module.add_function(wrap_pyfunction!(queue_bounds, module)?)?;
     module.add_function(wrap_pyfunction!(set_older_topics, module)?)?;
+    module.add_function(wrap_pyfunction!(floor_offset, module)?)?;
     module.add_function(wrap_pyfunction!(floor_of_topic, module)?)
 }

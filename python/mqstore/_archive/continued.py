@@ -122,10 +122,12 @@ class ContinuedReads(_native.NativeStore):
         def of_log(first: ReadBound | None) -> MessageIterator:
             return super(ContinuedReads, self).read(topic, queue_id, first, end, **options)  # type: ignore[arg-type, return-value]
 
+        # Before the bounds, which are asked queue by queue, so that a later one can have newer messages.
+        log_end = int(self._stats()["log_max_offset"])
         bounds = _bounds_of(self, topic, queue_id, start)
         if not bounds:
             return of_log(start)
-        return ContinuedMessages(self, topic, queue_id, start, end, bounds, of_log, options)
+        return ContinuedMessages(self, topic, queue_id, start, end, (bounds, log_end), of_log, options)
 
     def lookup(
         self,
@@ -314,7 +316,7 @@ class ContinuedMessages(Iterator["StoredMessage"]):
         queue_id: int | None,
         start: ReadBound | None,
         end: ReadBound | None,
-        bounds: dict[int, tuple[int, int]],
+        ends: tuple[dict[int, tuple[int, int]], int],
         of_log: Callable[[ReadBound | None], MessageIterator],
         options: dict[str, Any],
     ) -> None:
@@ -328,7 +330,9 @@ class ContinuedMessages(Iterator["StoredMessage"]):
         self._first_time = None if start is None or isinstance(start, int) else milliseconds_of("start", start)
         self._end_time = None if end is None or isinstance(end, int) else milliseconds_of("end", end)
         self._start_time = None if isinstance(start, int) else start
+        bounds, log_end = ends
         # Without `follow`, a read ends where the topic ended at the call.
+        self._log_end = None if options["follow"] else log_end
         limits = {} if options["follow"] else {one: high for one, (_, high) in bounds.items()}
         if isinstance(end, int) and queue_id is not None:
             limits[queue_id] = min(end, limits.get(queue_id, end))
@@ -415,17 +419,23 @@ class ContinuedMessages(Iterator["StoredMessage"]):
                 continue
             if self._end_time is not None and message.store_timestamp >= self._end_time:
                 return
-            yield message
+            if not self._is_late(message):
+                yield message
 
     def _is_new(self, message: StoredMessage) -> bool:
         """Notes a message. Returns False if it was returned before or is after the end."""
         queue_id, offset = message.queue_id, message.queue_offset
         low = max(self._next.get(queue_id, 0), self._lows_of_log.get(queue_id, 0))
         limit = self._limits.get(queue_id)
-        if (offset < low and end_of(message) <= low) or (limit is not None and offset >= limit):
+        is_after = (limit is not None and offset >= limit) or self._is_late(message)
+        if is_after or (offset < low and end_of(message) <= low):
             return False
         self._next[queue_id] = end_of(message)
         return True
+
+    def _is_late(self, message: StoredMessage) -> bool:
+        """Whether the message was appended after the call of a read that does not follow the topic."""
+        return self._log_end is not None and message.commit_log_offset >= self._log_end
 
     def _from_past(self, most: int) -> list[StoredMessage]:
         """Returns the next messages of the archive; none at its end."""

@@ -83,13 +83,6 @@ if _typing.TYPE_CHECKING:
     )
     from mqstore._admin.restore import restore_compaction
     from mqstore._archive.archive import Archive, StoreArchive
-    from mqstore._archive.reports import (
-        ArchiveFile,
-        ArchiveQueue,
-        ArchiveReport,
-        ArchiveRestoreReport,
-        ArchiveVerifyReport,
-    )
     from mqstore._delivery.consumer import Consumer, OffsetCommit
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import PendingTransaction, Transaction
@@ -102,6 +95,11 @@ if _typing.TYPE_CHECKING:
     from mqstore._read.scan import Scan, scan
     from mqstore._read.table import Change, Table
     from mqstore._reports import (
+        ArchiveFile,
+        ArchiveQueue,
+        ArchiveReport,
+        ArchiveRestoreReport,
+        ArchiveVerifyReport,
         CleanReport,
         CompactionReport,
         CopyGap,
@@ -277,10 +275,6 @@ __all__ = [
 _HOMES = {
     "Archive": "_archive.archive",
     "StoreArchive": "_archive.archive",
-    **dict.fromkeys(
-        ("ArchiveFile", "ArchiveQueue", "ArchiveReport", "ArchiveRestoreReport", "ArchiveVerifyReport"),
-        "_archive.reports",
-    ),
     "Change": "_read.table",
     "Consumer": "_delivery.consumer",
     "DelayStats": "_delivery.delays",

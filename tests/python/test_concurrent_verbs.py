@@ -29,6 +29,7 @@ OPTIONS: dict[str, Any] = {
     "flush_interval": 0.02,
 }
 TOPICS = ("a", "b", "ns%c")
+QUEUES = (*TOPICS, "%LMQ%d")
 FASTER = (
     mqstore.TopicNotFoundError,
     mqstore.RefusedError,
@@ -41,7 +42,8 @@ FASTER = (
 
 
 def append(store: mqstore.Store, chance: random.Random) -> None:
-    store.append(chance.choice(TOPICS), bytes(chance.randrange(4000)), keys=["k"])
+    lights = ["d"] if chance.random() < 0.3 else ()
+    store.append(chance.choice(TOPICS), bytes(chance.randrange(4000)), keys=["k"], light_queues=lights)
 
 
 def append_many(store: mqstore.Store, chance: random.Random) -> None:
@@ -60,7 +62,7 @@ def delete(store: mqstore.Store, chance: random.Random) -> None:
     if chance.random() < 0.2:
         store.delete_namespace("ns")
     else:
-        store.delete_topic(chance.choice(TOPICS), erase=chance.random() < 0.1)
+        store.delete_topic(chance.choice(QUEUES), erase=chance.random() < 0.1)
 
 
 def limit(store: mqstore.Store, chance: random.Random) -> None:
@@ -76,13 +78,13 @@ def reclaim(store: mqstore.Store, chance: random.Random) -> None:
 
 
 def read(store: mqstore.Store, chance: random.Random) -> None:
-    topic = chance.choice(TOPICS)
+    topic = chance.choice(QUEUES)
     for message in store.read(topic) if chance.random() < 0.5 else store.lookup(topic, "k"):
         assert message.body is not None
 
 
 def consume(store: mqstore.Store, chance: random.Random) -> None:
-    with store.consumer(chance.choice(["g", "ns%g"]), chance.choice(TOPICS)) as consumer:
+    with store.consumer(chance.choice(["g", "ns%g"]), chance.choice(QUEUES)) as consumer:
         consumer.poll(20, timeout=0)
         if chance.random() < 0.3:
             consumer.seek_to_time(chance.choice([0, 1 << 42]))

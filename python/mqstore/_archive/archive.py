@@ -14,11 +14,19 @@ from mqstore._archive.columns import RecordFile, read_bytes
 from mqstore._archive.layout import MANIFESTS, ROOT, is_file_path, manifest_number
 from mqstore._archive.owner import COPIED, settings_with
 from mqstore._archive.place import ArchivePlace
-from mqstore._archive.reports import ArchiveFile, ArchiveQueue, ArchiveReport, ArchiveRestoreReport, ArchiveVerifyReport
 from mqstore._archive.restore import Restore
 from mqstore._archive.run import Run, Settings, checked
 from mqstore._paths import home_of
-from mqstore._reports import CleanReport, Progress, UnusedObject
+from mqstore._reports import (
+    ArchiveFile,
+    ArchiveQueue,
+    ArchiveReport,
+    ArchiveRestoreReport,
+    ArchiveVerifyReport,
+    CleanReport,
+    Progress,
+    UnusedObject,
+)
 from mqstore._times import duration_of, milliseconds_of
 from mqstore.errors import CorruptionError, InvalidOptionError
 

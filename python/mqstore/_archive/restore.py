@@ -23,8 +23,7 @@ from mqstore._admin.directories import rebuild
 from mqstore._admin.files import disk_of, locked_folder, sync_folder
 from mqstore._archive.columns import RecordFile, read_bytes
 from mqstore._archive.owner import settings_with
-from mqstore._archive.reports import ArchiveRestoreReport
-from mqstore._reports import Progress
+from mqstore._reports import ArchiveRestoreReport, Progress
 from mqstore.errors import CorruptionError, InvalidOptionError, TopicNotFoundError
 
 if TYPE_CHECKING:

@@ -22,11 +22,10 @@ from mqstore._archive.columns import RecordFile, has_bloom_filters, write_bytes,
 from mqstore._archive.layout import file_path
 from mqstore._archive.manifest import ArchivedFile, ArchivedSegment, ArchiveManifest, LastRecord, QueueRows
 from mqstore._archive.owner import check_owner, check_recorded
-from mqstore._archive.reports import ArchiveReport
 from mqstore._publish.create import WriteRefused
 from mqstore._publish.publication import scratch
 from mqstore._remote.failure import requests
-from mqstore._reports import Progress
+from mqstore._reports import ArchiveReport, Progress
 from mqstore.errors import CorruptionError, ResultExistsError, StoreBusyError
 
 if TYPE_CHECKING:

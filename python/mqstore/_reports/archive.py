@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqstore._reports import _Report
+from mqstore._reports.base import _Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ impl PairCursor {
         let (mut start, offset) = self.place_after(self.units.len());
         self.last_offset = offset;
         while let Ok((size, queue_offset)) = self.check(start, None)? {
-            // The log goes on, so the unit is wrong, and not the length of the log.
+            // The log continues, so the unit is wrong, and not the length of the log.
             self.needed_bytes = None;
             let place = (self.log.base + start) as i64;
             self.units.push(BatchCqUnit::new(place, size as i32, 0, 0, queue_offset, 1));
@@ -294,7 +294,10 @@ impl PairCursor {
         loop {
             let expected = if self.by_log { None } else { self.units.get(self.next_unit).copied() };
             if expected.is_none() && !self.by_log {
-                return self.check_length().map(|()| None);
+                let checked = self.check_length();
+                // A caller that skips the damage continues with the next file.
+                self.needed_bytes = None;
+                return checked.map(|()| None);
             }
             let start = expected.map_or(self.position, |unit| self.place_of(&unit).0);
             match self.check(start, expected.as_ref())? {

@@ -16,9 +16,8 @@ from typing import Any
 
 from mqstore import _reports
 from mqstore._admin import info as _info
-from mqstore._archive import reports as _archive
 from mqstore._read import logic as _logic
-from mqstore._reports import base, compaction, copies, damage, published, retention, store
+from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
 from mqstore.cli import groups, write
 from mqstore.cli.info import settings
 from mqstore.cli.logic import verbs as logic_verbs
@@ -34,9 +33,9 @@ REPORTS: dict[str, type] = {
     "snapshot": _reports.SnapshotReport,
     "stats": _reports.StoreStats,
     "export": _reports.ExportReport,
-    "archive": _archive.ArchiveReport,
-    "archive-verify": _archive.ArchiveVerifyReport,
-    "archive-restore": _archive.ArchiveRestoreReport,
+    "archive": _reports.ArchiveReport,
+    "archive-verify": _reports.ArchiveVerifyReport,
+    "archive-restore": _reports.ArchiveRestoreReport,
     "archive-clean": _reports.CleanReport,
     "fetch": _reports.FetchReport,
     "clean": _reports.CleanReport,
@@ -51,7 +50,7 @@ REPORTS: dict[str, type] = {
     "logic-queue export": logic_verbs.LogicExport,
 }
 LISTS: dict[str, type] = {
-    "archive-files": _archive.ArchiveFile,
+    "archive-files": _reports.ArchiveFile,
     "bench": bench.Line,
     "config show": settings.Shown,
     "group lag": groups.GroupLag,
@@ -59,9 +58,9 @@ LISTS: dict[str, type] = {
     "logic-queue lag": groups.GroupLag,
     "retention": _reports.TopicRetention,
 }
-_REPORT_MODULES = (base, store, retention, damage, copies, compaction, published)
+_REPORT_MODULES = (archive, base, store, retention, damage, copies, compaction, published)
 _VERB_MODULES = (_info, _logic, bench, next_to_reads, groups, logic_verbs, settings, trace, write)
-_MODULES = (_archive, *_REPORT_MODULES, *_VERB_MODULES)
+_MODULES = (*_REPORT_MODULES, *_VERB_MODULES)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}

@@ -231,7 +231,7 @@ class _Copy:
     def moves(self, consumer: GroupInfo) -> dict[tuple[str, int], int]:
         """Returns the offsets in the target of the first copied messages at or after those of a group.
 
-        Without queues of which no message was copied.
+        Leaves out queues without copied messages.
         """
         topic = consumer.topic
         return {

@@ -341,7 +341,7 @@ class ContinuedMessages(Iterator["StoredMessage"]):
         self._past: Iterator[StoredMessage] | None = None
         self._lows_of_log: dict[int, int] = {}
         self._is_over = False
-        # Whether an error has ended the iterators, and the error after which nothing is to be read.
+        # Whether an error has ended the iterators, and the error that ends the read.
         self._is_broken = False
         self._lost: OffsetOutOfRangeError | None = None
         # The offset after the last message of each queue that was returned.

@@ -103,7 +103,7 @@ class Limits:
     max_messages: int | None
 
     def are_exceeded(self, oldest: ArchivedFile, held_bytes: int, held_messages: int) -> bool:
-        """Whether a message can be due, if the oldest file and so many bytes and messages are there."""
+        """Whether a message can be due, if the oldest file and this number of bytes and messages are there."""
         first = oldest.first_timestamp
         return (
             (self.since_ms is not None and (first is None or first < self.since_ms))
@@ -112,7 +112,7 @@ class Limits:
         )
 
     def due_rows(self, rows: pa.Table, held_bytes: int, held_messages: int) -> int:
-        """Returns the number of rows, oldest first, that are due if so many bytes and messages are from them on."""
+        """Returns the number of rows, oldest first, that are due; `held_bytes` and `held_messages` include the rows."""
         compute = _extras.module("pyarrow.compute", "arrow")
         due = 0
         if self.since_ms is not None:
@@ -201,7 +201,7 @@ class History:
         return {one: low if (first := found[one]) is None else min(first, low) for one, low in lows.items()}
 
     def _is_all_due(self, file: ArchivedFile, limits: Limits, held_bytes: int, held_messages: int) -> bool:
-        """Whether all messages of a file exceed limits, if so many bytes and messages are after it."""
+        """Whether all messages of a file exceed limits, if this number of bytes and messages are after it."""
         since, last = limits.since_ms, file.last_timestamp
         return (
             (since is not None and last is not None and last < since)
@@ -449,7 +449,7 @@ class History:
 
     def _check_segments(self, start: int, end: int, on_damage: OnDamage) -> None:
         segments = self.reader.manifest().segments
-        # What was deleted before the archive began is in no answer.
+        # Messages that were deleted before the archive began are in no answer.
         first = max(start, segments[0].base) if segments else end
         covered = self.reader.manifest().covered_from(first)
         if covered < end:

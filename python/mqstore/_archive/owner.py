@@ -68,7 +68,7 @@ def _is_copy(store: NativeStore) -> bool:
 
 
 def settings_with(settings: str, manifest: ArchiveManifest | None) -> str:
-    """Returns the settings of a store with what a manifest says about the archive at the target."""
+    """Returns the settings of a store with the id and the first log offset of the archive at the target."""
     if manifest is None or not manifest.segments:
         return settings
     known = {"archive": manifest.archive, "first": manifest.begin}
@@ -78,7 +78,7 @@ def settings_with(settings: str, manifest: ArchiveManifest | None) -> str:
 def check_recorded(
     state: tuple[int, str] | None, place: ArchivePlace, manifest: ArchiveManifest | None, log_start: int
 ) -> None:
-    """Compares an archive with what the store recorded about it.
+    """Compares an archive with the record that the store has of it.
 
     Args:
         state: the state of the store's archive; None without one. That of another target says nothing.

@@ -79,7 +79,7 @@ def rebuilt(place: ArchivePlace) -> tuple[ArchiveManifest | None, list[str]]:
     """Creates a manifest with the complete files that the newest one does not name.
 
     Returns:
-        The new manifest, or None if there is nothing to add; and what could not be used.
+        The new manifest, or None if there is nothing to add; and a text for each file or range that could not be used.
 
     Raises:
         CorruptionError: no manifest can be read, and no files are complete.

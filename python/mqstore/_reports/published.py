@@ -40,7 +40,7 @@ class PublishedResult(_Report):
 
     @property
     def urls(self) -> list[str]:
-        """URLs of the objects, for other programs: with the names as they are; paths if the URL is `file://`."""
+        """URLs of the objects, for other programs: with plain names; paths if the URL is `file://`."""
         return [file.url for file in self.files]
 
 

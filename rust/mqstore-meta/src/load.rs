@@ -230,10 +230,11 @@ pub(super) fn find(
     }
 }
 
-/// Prepares a found log for a writer: repairs its end and removes older generations.
+/// Prepares a found log for a writer: repairs its end and removes older generations. Then all of it is durable.
 pub(super) fn recover(
     files: &StoreFiles,
     mut found: FoundLogFile,
+    marked: MarkedLog,
     notes: &mut Vec<String>,
 ) -> Result<FoundLogFile, StoreError> {
     if let Some(reason) = &found.damage {
@@ -250,7 +251,7 @@ pub(super) fn recover(
         return Ok(found);
     }
     truncate_tail(files, &mut found, notes)?;
-    rewrite(&found)?;
+    rewrite(&found, marked)?;
     // The process that named the file may have been killed before the name was durable.
     switch::step("meta.sync_found_name", || files.vfs.sync_dir(&files.meta()))
         .at(&files.meta(), "syncing a folder")?;
@@ -306,13 +307,15 @@ fn backup_tail(
     Ok(())
 }
 
-/// Rewrites and syncs the frames that no later frame states as synced.
-fn rewrite(found: &FoundLogFile) -> Result<(), StoreError> {
-    if found.synced >= found.changed {
+/// Rewrites and syncs the frames that neither a later frame nor the mark states as synced. The last frame can be the
+/// statement itself: the next mark states that it is durable, too.
+fn rewrite(found: &FoundLogFile, marked: MarkedLog) -> Result<(), StoreError> {
+    let synced = found.synced.max(marked.end);
+    if synced >= found.place {
         return Ok(());
     }
     let (path, file) = (&found.path, &found.file);
-    let from = found.head.tail_start + (found.synced.0 - found.head.place.0);
+    let from = found.head.tail_start + (synced.0 - found.head.place.0);
     if switch::on("meta.rewrite_tail") {
         let mut bytes = vec![0; (found.end - from) as usize];
         file.read_exact_at(&mut bytes, from).at(path, "reading the metadata log")?;

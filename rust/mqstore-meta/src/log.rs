@@ -146,7 +146,7 @@ impl MetaLog {
         if is_lost {
             notes.push(format!("{}: {LOST_LOG}; the JSON files in config/ are used", files.meta().display()));
         }
-        let found = file.map(|found| recover(files, found, notes)).transpose()?;
+        let found = file.map(|found| recover(files, found, marked, notes)).transpose()?;
         let lost = is_lost || found.as_ref().is_some_and(|found| found.damage.is_some());
         let (mut state, generation, tail) = match found {
             // Positions never go back: the mark states up to where the log was synced.

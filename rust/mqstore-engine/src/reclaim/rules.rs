@@ -62,7 +62,7 @@ pub(super) struct TopicRules {
     deleted: u64,
     /// Whether the call is about its hidden records.
     pub is_wanted: bool,
-    /// How its records name the topic of which they are copies; `None` if they are no copies.
+    /// How its records name the topic that they were copied from; `None` if they are no copies.
     copies: Option<CopyKind>,
     may_replace: bool,
 }

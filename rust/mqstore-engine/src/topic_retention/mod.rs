@@ -4,11 +4,10 @@
 //! no answer, and whole queue files before the floor are removed, never the last one. The records stay in the log until
 //! their segments go. RocketMQ has no such rule for local stores.
 //!
-//! Limits count the messages before the log too, if `older` knows them.
+//! Limits count the messages before the log too, if `older` knows them. Across threads, one pass runs at a time.
 //!
 //! Across a crash: the log is synced up to the floor, then the floor is synced in the metadata log, then it counts in
-//! memory, and only then files go. A file that a stop left goes at the next pass. Across threads: one pass runs at a
-//! time.
+//! memory, and only then files go. A file that a stop left goes at the next pass.
 
 mod limits;
 mod older;

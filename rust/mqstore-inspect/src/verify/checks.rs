@@ -17,7 +17,7 @@ use super::merged::{MergedReport, report_checksums};
 use super::op_messages;
 use super::other_files::OtherFilesCheck;
 use super::parallel_walk::{LogPieces, walk};
-use super::queue_extension::Extensions;
+use super::queues::extension::Extensions;
 use super::raft;
 use super::timer_files;
 use crate::problem::{ProblemKind, VerifyReport};

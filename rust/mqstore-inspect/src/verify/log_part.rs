@@ -13,7 +13,7 @@ use mqstore_format::{
 use serde::{Deserialize, Serialize};
 
 use super::index_walk::KeyPart;
-use super::queue_extension::Extensions;
+use super::queues::extension::Extensions;
 use crate::repair::log::{LossReport, MisorderedRange};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;

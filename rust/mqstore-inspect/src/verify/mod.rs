@@ -18,7 +18,6 @@ pub(crate) mod merged;
 mod op_messages;
 mod other_files;
 pub(crate) mod parallel_walk;
-mod queue_extension;
 mod queues;
 pub(crate) mod raft;
 mod timer_files;

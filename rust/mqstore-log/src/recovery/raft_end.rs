@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::raft_history::{Fit, RaftHistory, Step};
+use super::raft_history::{Fit, RaftHistory, Step, has_entry};
 use super::read_only_end::LogEnd;
 use crate::commit_log::{RaftItem, RaftWalk, Segment, SegmentList, is_unwritten};
 use crate::consume_queue::QueueSet;
@@ -48,21 +48,6 @@ pub fn raft_end(
             None => committed_end(files, log, list, start, "it has no consume queues"),
         },
         DledgerEnd::Committed => committed_end(files, log, list, start, "dledger_end is \"committed\""),
-    }
-}
-
-/// Whether an entry is written at or after log offset `at`, where one would begin.
-///
-/// # Errors
-/// I/O errors.
-pub fn has_entry(list: &Arc<SegmentList>, at: u64) -> Result<bool, StoreError> {
-    let mut walk = RaftWalk::new(Arc::clone(list), at, u64::MAX);
-    loop {
-        match walk.next_item()? {
-            RaftItem::Blank => {}
-            RaftItem::Entry(_) | RaftItem::Damaged(_) => return Ok(true),
-            RaftItem::End(_) => return Ok(false),
-        }
     }
 }
 

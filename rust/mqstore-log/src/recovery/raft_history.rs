@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use mqstore_format::RAFT_HEADER_BYTES;
 
-use super::raft_end::has_entry;
 use super::raft_units::{FoundUnit, RaftUnits};
 use crate::commit_log::{LogScanner, RaftEntry, RaftItem, RaftWalk, ScanChecks, SegmentList, check_record};
 use mqstore_base::error::StoreError;
@@ -83,7 +82,7 @@ pub(super) enum Step {
         end: u64,
         /// How it fits the entries before it.
         fit: Fit,
-        /// What is wrong with its record.
+        /// The fault of its record.
         fault: Option<String>,
     },
     /// Bytes at this log offset that are no entry. An entry follows.
@@ -307,5 +306,20 @@ impl Chain {
             }
         }
         Ok(false)
+    }
+}
+
+/// Whether an entry is written at or after log offset `at`, where one would begin.
+///
+/// # Errors
+/// I/O errors.
+pub fn has_entry(list: &Arc<SegmentList>, at: u64) -> Result<bool, StoreError> {
+    let mut walk = RaftWalk::new(Arc::clone(list), at, u64::MAX);
+    loop {
+        match walk.next_item()? {
+            RaftItem::Blank => {}
+            RaftItem::Entry(_) | RaftItem::Damaged(_) => return Ok(true),
+            RaftItem::End(_) => return Ok(false),
+        }
     }
 }

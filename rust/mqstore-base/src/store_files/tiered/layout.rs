@@ -1,4 +1,4 @@
-//! The folders of a tiered store: clusters, brokers, topics and queues.
+//! The folders of a tiered store: clusters, brokers, topics and queues, and the files of a queue.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,22 @@ pub(super) struct QueueFolder {
     pub topic: String,
     pub queue_id: i32,
     pub path: PathBuf,
+}
+
+/// A file of the log or of the units of a queue.
+#[derive(Debug)]
+pub(super) struct TieredFile {
+    pub path: PathBuf,
+    /// Offset of its first byte, in bytes of the queue's log or of its units.
+    pub base: u64,
+    /// Bytes before the next file.
+    pub len: u64,
+}
+
+impl TieredFile {
+    pub(super) fn end(&self) -> u64 {
+        self.base + self.len
+    }
 }
 
 /// Returns the folders of the brokers below `root`, which is the folder of the tiered store, of a cluster or of a broker.

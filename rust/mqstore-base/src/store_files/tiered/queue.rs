@@ -18,7 +18,7 @@ use mqstore_format::{
 use mqstore_io::{Access, FileKind, Vfs};
 
 use super::fault::{TieredFault, TieredFaultKind};
-use super::layout::QueueFolder;
+use super::layout::{QueueFolder, TieredFile};
 use super::units::{UNIT_BYTES, UnitReader, number};
 use super::walk::{LogWalk, PlacedSlot, SlotMessage, WalkedPart, leads_to, records_in};
 use crate::error::{IoContext, StoreError};
@@ -32,22 +32,6 @@ const CODA_BYTES: u64 = 16;
 
 /// The last unit of a queue whose records are all lost: before the joined log, like that of an expired record.
 const LOST_UNIT: CqUnit = CqUnit { physical_offset: 0, size: MIN_RECORD_BYTES as i32, tags_code: 0 };
-
-/// A file of the log or of the units.
-#[derive(Debug)]
-pub(super) struct TieredFile {
-    pub path: PathBuf,
-    /// Offset of its first byte, in bytes of the queue's log or of its units.
-    pub base: u64,
-    /// Bytes before the next file.
-    pub len: u64,
-}
-
-impl TieredFile {
-    pub(super) fn end(&self) -> u64 {
-        self.base + self.len
-    }
-}
 
 /// The records with units in one file of the log.
 #[derive(Debug)]

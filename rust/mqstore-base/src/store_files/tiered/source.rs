@@ -133,7 +133,7 @@ impl TieredSource {
     }
 }
 
-/// Returns the records that stand at log offset `at` for bytes without a message.
+/// Returns the records that fill the bytes without a message at log offset `at`.
 fn placeholders(slot: &PlacedSlot, part: &LogPart, at: u64) -> Vec<u8> {
     let (mut bytes, len) = (Vec::new(), slot.end - slot.start);
     while let Some(size) = placeholder_bytes(len - bytes.len() as u64) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mqstore_format::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
 use mqstore_io::{Access, Vfs, VfsFile};
 
-use super::queue::TieredFile;
+use super::layout::TieredFile;
 
 /// Byte length of a unit.
 pub(super) const UNIT_BYTES: u64 = CQ_UNIT_BYTES as u64;

@@ -34,7 +34,7 @@ pub(crate) struct Extensions {
 
 impl Extensions {
     /// Lists the files; `None` if the store has no extension.
-    pub(super) fn load(files: &StoreFiles) -> Option<Self> {
+    pub(in crate::verify) fn load(files: &StoreFiles) -> Option<Self> {
         let root = files.consume_queue_ext();
         files.vfs.stat(&root).ok()?;
         let beside = files.vfs.lock_holder(&files.lock()).ok().flatten().is_some();
@@ -59,7 +59,7 @@ impl Extensions {
     }
 
     /// Describes the problem of the unit at `offset` of a queue's extension, which should hold `tags_code`.
-    pub(super) fn problem(&self, topic: &str, queue_id: i32, offset: i64, tags_code: i64) -> Option<String> {
+    pub(in crate::verify) fn problem(&self, topic: &str, queue_id: i32, offset: i64, tags_code: i64) -> Option<String> {
         match self.tags_code(topic, queue_id, offset) {
             Ok(found) if found == tags_code => None,
             Ok(found) => Some(format!(

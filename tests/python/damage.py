@@ -136,7 +136,7 @@ SAME: list[tuple[str, str, str, str]] = [
     ("checkpoint", "master flushed", "zero, inverted, negated, reversed, shifted", ""),
     ("checkpoint", "confirm offset", "swap, duplicate", ""),
     ("durable mark", "version", "less, duplicate", ""),
-    ("durable mark", "flags", "zero, inverted, negated", ""),
+    ("durable mark", "flags", "zero, inverted, negated, swap, duplicate", ""),
     ("durable mark", "last size", "duplicate", ""),
 ]
 """Damages that would change nothing, or the same as an earlier case: structure, field, kinds, places (empty: all)."""

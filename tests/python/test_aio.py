@@ -153,10 +153,9 @@ async def test_errors_are_those_of_a_store(home: Path) -> None:
                 await store.append("orders", bytes(70_000), durable=durable)
         await store.append("orders", b"")
         for messages in (store.read("nowhere"), store.read("nowhere", follow=True)):
-            with pytest.raises(mqstore.TopicNotFoundError):
-                await anext(messages)
-            with pytest.raises(StopAsyncIteration):
-                await anext(messages)
+            for _ in range(2):
+                with pytest.raises(mqstore.TopicNotFoundError):
+                    await anext(messages)
         with pytest.raises(mqstore.OffsetOutOfRangeError):
             await anext(store.read("orders", 0, 7))
         with pytest.raises(TypeError, match="timeout"):

@@ -340,6 +340,7 @@ class ContinuedMessages(Iterator["StoredMessage"]):
         self._log: MessageIterator
         self._past: Iterator[StoredMessage] | None = None
         self._lows_of_log: dict[int, int] = {}
+        self._lows_at_begin: dict[int, int] = {}
         self._is_over = False
         # Whether an error has ended the iterators, and the error that ends the read.
         self._is_broken = False
@@ -378,6 +379,7 @@ class ContinuedMessages(Iterator["StoredMessage"]):
             past = self._of_archive(history, wanted, log_start) if wanted else None
         # What the log has before these offsets comes from the archive, too.
         self._log, self._past, self._lows_of_log = log, past, {one.queue_id: one.end for one in wanted}
+        self._lows_at_begin = lows
 
     def _opened_log(self) -> MessageIterator:
         attempts = _ATTEMPTS
@@ -455,7 +457,9 @@ class ContinuedMessages(Iterator["StoredMessage"]):
         next_offset, limit = self._next.get(error.queue_id, 0), self._limits.get(error.queue_id)
         self._begin()
         is_read = limit is not None and next_offset >= limit
-        if not is_read and self._lows_of_log.get(error.queue_id, 0) <= next_offset:
+        # The archive can have given them already.
+        is_in_log = next_offset >= self._lows_at_begin.get(error.queue_id, 0)
+        if not is_read and not is_in_log and self._lows_of_log.get(error.queue_id, 0) <= next_offset:
             # The archive does not have them.
             raise error
 

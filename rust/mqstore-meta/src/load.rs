@@ -186,8 +186,7 @@ impl FoundLogFile {
         self.synced = head.place.max(self.state.synced);
         if self.end < head.tail_start {
             self.damage.get_or_insert_with(|| "a frame of the snapshot does not decode".to_owned());
-        } else if behind.synced.is_some_and(|synced| switch::on("meta.synced_damage") && synced > self.place)
-        {
+        } else if behind.synced.is_some_and(|synced| self.ends_before(synced)) {
             self.damage.get_or_insert_with(|| "a frame below a synced position does not decode".to_owned());
         }
         if self.damage.is_none() {
@@ -198,11 +197,16 @@ impl FoundLogFile {
 }
 
 impl FoundLogFile {
+    /// Whether the log ends before a position up to which it was synced once.
+    fn ends_before(&self, synced: MetaPosition) -> bool {
+        switch::on("meta.synced_damage") && self.place < synced
+    }
+
     fn compare(&mut self, marked: MarkedLog) {
         if self.damage.is_some() {
             return;
         }
-        if self.place < marked.end {
+        if self.ends_before(marked.end) {
             self.damage = Some(format!(
                 "the file ends {} bytes before the end of the log that the last flush recorded: it was cut, or an \
                  older copy replaced it",

@@ -317,11 +317,14 @@ fn a_deleted_topic_keeps_its_floor_and_the_new_one_gets_its_own() {
     assert!(rows.len() == 1 && rows[0].dead_bytes > rows[0].live_bytes * 15, "{rows:?}");
 }
 
+/// Topic, start of the log, first offsets of its queues, and the limits.
+type AskedFloor = (String, u64, BTreeMap<i32, i64>, OlderLimits);
+
 /// Messages before the log: answers with the same floor, and keeps the requests.
 #[derive(Debug)]
 struct Older {
     floor: Result<u64, ()>,
-    asked: Mutex<Vec<(String, u64, BTreeMap<i32, i64>, OlderLimits)>>,
+    asked: Mutex<Vec<AskedFloor>>,
 }
 
 impl OlderTopics for Older {

@@ -59,7 +59,13 @@ impl Extensions {
     }
 
     /// Describes the problem of the unit at `offset` of a queue's extension, which should hold `tags_code`.
-    pub(in crate::verify) fn problem(&self, topic: &str, queue_id: i32, offset: i64, tags_code: i64) -> Option<String> {
+    pub(in crate::verify) fn problem(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+        tags_code: i64,
+    ) -> Option<String> {
         match self.tags_code(topic, queue_id, offset) {
             Ok(found) if found == tags_code => None,
             Ok(found) => Some(format!(

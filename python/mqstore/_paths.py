@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
 from mqstore.errors import InvalidOptionError, RemoteStoreError
 
@@ -41,11 +40,15 @@ def decoded(path: str, url: str) -> str:
     """
     if url.startswith(_WEB) or "::" in url:
         return path
+    from urllib.parse import unquote
+
     return unquote(path, errors="surrogateescape")
 
 
 def encoded(name: str) -> str:
     """Returns a name from a list as a part of a URL, so that `decoded` gives it back."""
+    from urllib.parse import quote
+
     return quote(name, safe=_PLAIN, errors="surrogateescape")
 
 

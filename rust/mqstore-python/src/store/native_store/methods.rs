@@ -566,9 +566,9 @@ impl NativeStore {
 
     /// Returns the message with this `message_id` or `unique_id`, or None.
     ///
-    /// A `message_id` names one record. Several records can have one `unique_id`; the answer is the message that consumers
-    /// get. While a delayed message or a message of a transaction waits, it is the record in which it waits, and for a
-    /// message that is gone, its dead letter.
+    /// A `message_id` names one record. Several records can have one `unique_id`; the answer is the message that
+    /// consumers get. While a delayed message or a message of a transaction waits, it is the record in which it waits,
+    /// and for a message that is gone, its dead letter.
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Option<StoredMessage>> {
         let store = self.core()?;
         let found = reading(py, store, || message_of_id(store, id))?;

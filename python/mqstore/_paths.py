@@ -36,7 +36,7 @@ def text_of(path: StorePath) -> str:
 def decoded(path: str, url: str) -> str:
     """Returns a path from a URL with the names of the objects: `%20` is a space, as docs/bucket.md says.
 
-    The URLs of web servers and chains of `fsspec` stay as they are.
+    The URLs of web servers and chains of `fsspec` stay unchanged.
     """
     if url.startswith(_WEB) or "::" in url:
         return path

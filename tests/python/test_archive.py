@@ -314,7 +314,7 @@ def test_a_copy_reads_on_in_the_archive_and_does_not_extend_it(tmp_path: Path, w
             with mqstore.open(f"memory://{tmp_path.name}/copy") as reader:
                 assert [one.body for one in reader.read("orders", 0)] == wanted
             mqstore.fetch(f"memory://{tmp_path.name}/copy", copy)
-        # The archive goes on.
+        # The archive continues.
         shutil.copytree(tmp_path / "archive", tmp_path / "at the copy")
         fill(opened, start=450)
         opened.archive.run()

@@ -74,7 +74,7 @@ def test_a_manifest_is_rebuilt_from_the_files(home: Path, tmp_path: Path, damage
     assert not archive.verify(rebuild_manifest=True).rebuilt
     archive.restore(tmp_path / "restored")
     assert_identical(home, tmp_path / "restored")
-    # The store goes on with it.
+    # The store continues it.
     with mqstore.open(home, "rw", options=replace(keeping(SEGMENT), segment_size=2 * SEGMENT)) as store:
         fill(store, start=750)
         assert store.archive.run().segments > 0

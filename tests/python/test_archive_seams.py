@@ -307,7 +307,7 @@ def test_limits_count_log_and_archive(limits: dict[str, Any], first: int, tmp_pa
                     view.read("orders", 0, first - 1)
             if view is not store:
                 view.close()
-        # What is hidden stays hidden.
+        # Hidden messages stay hidden.
         store.set_retention("orders", max_messages=1000)
         assert store.expire().topics == ()
         assert limited(store, "orders") == list(range(first, 200))

@@ -31,7 +31,7 @@ pub(crate) struct ArchiveRule {
     looked: Mutex<Option<ArchiveLook>>,
 }
 
-/// A look at the archive: for which state, until when it counts, and what was missing.
+/// A look at the archive: its state, the time until which it counts, and the missing part.
 #[derive(Clone, Debug)]
 struct ArchiveLook {
     state: ArchiveState,

@@ -147,7 +147,7 @@ def test_an_export_that_fails_leaves_nothing(spark: Any, stores: list[Path], tmp
         mqstore.spark.export(spark, stores[0], tmp_path / "out" / "all")
     assert list((tmp_path / "out").iterdir()) == []
     with pytest.raises(mqstore.InvalidOptionError, match="did you mean topic"):
-        mqstore.spark.export(spark, stores[0], tmp_path / "out" / "all", topics="t0")
+        mqstore.spark.export(spark, stores[0], tmp_path / "out" / "all", topik="t0")
 
 
 def test_reports_as_rows(spark: Any, stores: list[Path], tmp_path: Path) -> None:

@@ -51,9 +51,7 @@ def only_one(file: int, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        from mqstore.errors import StoreBusyError
-
-        raise StoreBusyError(f"{path}: another call is writing this; wait for it, or choose another name") from None
+        raise _busy(path) from None
 
 
 @contextmanager
@@ -63,9 +61,25 @@ def locked_folder(folder: Path) -> Iterator[None]:
     lock = os.open(folder, os.O_RDONLY)
     try:
         only_one(lock, folder)
+        if not _is_at(lock, folder):
+            # The call that had the lock has ended and has renamed or removed the folder.
+            raise _busy(folder)
         yield
     finally:
         os.close(lock)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _busy(path: Path) -> OSError:
+    from mqstore.errors import StoreBusyError
+
+    return StoreBusyError(f"{path}: another call is writing this; wait for it, or choose another name")
 
 
 def publish(path: Path, dest: Path) -> None:

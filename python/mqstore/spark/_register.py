@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the format ``mqstore`` with a session.
+    """Registers the format ``mqstore`` with a session, and makes the session the active one of this thread.
 
-    This is needed only if Spark does not find it: Spark searches the driver's path for modules named ``pyspark_*``.
+    This is needed only if Spark does not find the format. Spark searches the driver's path for modules named
+    ``pyspark_*``, but ``DataFrame.write.save`` in a thread of your own looks only in the active session of the thread.
+    Such a thread calls this function first.
 
     Args:
         spark: the session.
@@ -22,6 +24,8 @@ def register(spark: SparkSession) -> None:
 
     require(spark)
     spark.dataSource.register(DefaultSource)
+    # The public method that makes a classic session active in the JVM's thread.
+    spark.createDataFrame([], "none int")
 
 
 register.__module__ = "mqstore.spark"

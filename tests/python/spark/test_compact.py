@@ -242,6 +242,33 @@ def test_the_same_job_happens_once(spark: Any, made: tuple[Path, Contents]) -> N
     assert files.items() < hashes(path / "compaction").items()
 
 
+@pytest.mark.parametrize("to", ["copy", "in place"])
+def test_the_same_job_twice_at_once(
+    spark: Any, made: tuple[Path, Contents], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    path, contents = made
+    output = None if to == "in place" else tmp_path / "copy"
+    refused = []
+
+    def again() -> None:
+        monkeypatch.undo()
+        with pytest.raises(mqstore.StoreBusyError) as caught:
+            mqstore.spark.compact(spark, path, output=output, job_id="nightly", **SIZES)
+        refused.append(caught.value)
+
+    if output is not None:
+        # A killed driver left this.
+        (tmp_path / ".copy.nightly" / "store").mkdir(parents=True)
+    meanwhile(monkeypatch, again)
+    report = mqstore.spark.compact(spark, path, output=output, job_id="nightly", **SIZES)
+    assert len(refused) == 1
+    assert compacted(output or path) == contents
+    assert [each.name for each in tmp_path.iterdir() if "nightly" in each.name] == []
+    assert mqstore.spark.compact(spark, path, output=output, job_id="nightly", **SIZES) == report
+    with pytest.raises(mqstore.InvalidOptionError, match="letters"):
+        mqstore.spark.compact(spark, path, output=output, job_id="../nightly")
+
+
 def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
     """Runs ``action`` after the tasks are done and before anything is published."""
     real = _compact._run

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,21 @@ def test_tasks_compress_bodies(spark: Any, tmp_path: Path, over: int | None, fla
         found = list(store.read("t"))
     assert [(message.text(), message.sys_flag) for message in found] == list(zip(bodies, flags, strict=True))
     assert mqstore.verify(path).ok
+
+
+def test_threads_that_register_write(spark: Any, tmp_path: Path) -> None:
+    frame = spark.sql("SELECT string(id) AS body FROM range(10)")
+
+    def write(number: int) -> None:
+        mqstore.spark.register(spark)
+        path = tmp_path / f"store{number % 2}"
+        frame.write.format("mqstore").mode("append").options(topic="t", jobId=f"job{number}").save(str(path))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    for number in range(2):
+        with mqstore.open(tmp_path / f"store{number}") as store:
+            assert len(list(store.read("t"))) == 20
 
 
 def test_an_unknown_compression_is_refused(spark: Any, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def compact(
     target = absolute(output)
     if job_id is not None and (published := _published_before(target, job_id)) is not None:
         return published
-    with staged(target) as staging:
+    with staged(target, job_id) as staging:
         copied = source()
         rounds.expect(copied.size)
         home = copied.copy(staging, rounds, max_tasks or parallelism(spark))
@@ -195,8 +195,8 @@ def _writable(path: str) -> str:
 
 
 def _published_before(target: str, job_id: str) -> CompactionReport | None:
-    """Returns the report of a job that has published this copy."""
-    if not os.path.isdir(target):  # noqa: PTH112
+    """Returns the report of a job that has published this copy, and checks its name."""
+    if os.path.isfile(target):  # noqa: PTH113
         return None
     found = _native.compaction_report(target, job_id)
     return None if found is None else CompactionReport._from_dict(json.loads(found))

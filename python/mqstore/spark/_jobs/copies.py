@@ -2,8 +2,10 @@
 
 ::
 
-    <parent>/.<name>.<token>/store/                 the copy, renamed to <parent>/<name> at the end
-    <parent>/.<name>.<token>/attempts/task-.../<n>  file n of the listing, written by one attempt of a task
+    <parent>/.<name>.<job>/store/                 the copy, renamed to <parent>/<name> at the end
+    <parent>/.<name>.<job>/attempts/task-.../<n>  file n of the listing, written by one attempt of a task
+
+The folder is locked while its driver lives. The next driver with this job replaces what a killed one left.
 
 A task copies whole files in the versions of the driver's listing, and only into the folder of its attempt. The driver
 moves them to the copy. So a lost attempt that still runs cannot write into the copy.
@@ -20,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._admin.files import sync_folder
+from mqstore._admin.files import locked_folder, sync_folder
 from mqstore._paths import is_url, shown_url
 from mqstore._remote.failure import requests
 from mqstore._remote.place import pinned
@@ -42,23 +44,26 @@ _LEFT_OUT = [PurePosixPath("mqstore", name) for name in ("live", "tmp", "jobs", 
 
 
 @contextmanager
-def staged(output: str) -> Iterator[Path]:
+def staged(output: str, job_id: str | None) -> Iterator[Path]:
     """Yields a folder for a copy. Without an error, its folder `store` gets the name `output` at the end.
 
     Raises:
         FileExistsError: `output` exists.
+        StoreBusyError: another driver writes this copy under the same name of the job.
     """
     target = Path(output)
     _must_be_new(target)
-    staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    staging.mkdir(parents=True)
-    try:
-        yield staging
-        _must_be_new(target)
-        (staging / "store").rename(target)
-        sync_folder(target.parent)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    staging = target.with_name(f".{target.name}.{job_id or secrets.token_hex(8)}")
+    with locked_folder(staging):
+        try:
+            for left in staging.iterdir():
+                shutil.rmtree(left)
+            yield staging
+            _must_be_new(target)
+            (staging / "store").rename(target)
+            sync_folder(target.parent)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _must_be_new(target: Path) -> None:

@@ -65,6 +65,8 @@ class Model:
     queues: dict[Queue, list[Row]] = field(default_factory=dict)
     former: dict[Queue, list[Row]] = field(default_factory=dict)
     """Messages of deleted topics that no batch has met."""
+    unseen: dict[Queue, list[Row]] = field(default_factory=dict)
+    """Messages of deleted topics that a batch has met."""
     compacted: dict[Queue, int] = field(default_factory=dict)
 
 
@@ -97,6 +99,8 @@ class StreamHistory:
         self.at: dict[str, Any] = json.loads(json.dumps(_stream.initial(self.strict)))
         self.waiting: dict[str, Any] | None = None
         """End of a batch that was planned and not completed."""
+        self.met: dict[Queue, int] = {}
+        """Number of messages of deleted topics when that end was computed."""
 
     def opened(self, mode: Any = "rw") -> mqstore.Store:
         return mqstore.open(
@@ -276,7 +280,7 @@ class StreamHistory:
             self.forgive()
         else:
             assert not self.went_back, "the store went back"
-            assert not self.deleted_unread(), "a topic was deleted"
+            assert not self.deleted_unread(self.met), "a topic was deleted"
             if is_done:
                 self.may_have_gone_back = False
                 self.is_complete()
@@ -292,20 +296,28 @@ class StreamHistory:
         return self.went_back or losses or is_first
 
     def may_lose(self) -> bool:
-        """Whether a step back is possible, or the log cannot tell any more what a deleted topic had."""
+        """Whether a step back is possible, or the log cannot tell any more what a deleted topic had, or when."""
         if self.may_have_gone_back:
             return True
         log = self.at.get("@log") if "starting" not in self.at else None
-        return log is not None and log["from"] < self.store.stats().log_min_offset
+        if log is None:
+            return False
+        # A new topic has the name of one that the stream never saw, and whose records are after the mark.
+        is_taken = any(
+            row.place >= log["from"] for queue in self.model.queues for row in self.model.unseen.get(queue, [])
+        )
+        return is_taken or log["from"] < self.store.stats().log_min_offset
 
-    def deleted_unread(self) -> bool:
-        """Whether a topic that the stream could know was deleted with unread messages."""
+    def deleted_unread(self, met: dict[Queue, int] | None = None) -> bool:
+        """Whether a topic that the stream could know was deleted with unread messages; with `met`, before a plan."""
         if "starting" in self.at:
             return False
         return any(
             rows and rows[-1].offset >= self.position(self.at, queue)
             for queue, rows in self.model.former.items()
-            if str(queue[1]) in self.at.get(queue[0], {}) or queue in self.model.queues
+            if met is None or met.get(queue) == len(rows)
+            if any(str(queue[1]) in known.get(queue[0], {}) for known in (self.at, self.waiting or {}))
+            or queue in self.model.queues
         )
 
     def forgive(self) -> None:
@@ -329,6 +341,7 @@ class StreamHistory:
             count += 1
             end = self.waiting
             if end is None:
+                self.met = {queue: len(rows) for queue, rows in self.model.former.items()}
                 end = json.loads(json.dumps(_stream.latest(options, self.at, None, True)))
                 self.marked = {
                     row.number
@@ -344,9 +357,9 @@ class StreamHistory:
             if not is_lenient and self.chance.random() < 0.1:
                 # The driver is killed before the commit: Spark plans the same batch again.
                 return False
-            for queue in list(self.model.former):
+            for queue in [each for each, rows in self.model.former.items() if len(rows) == self.met.get(each)]:
                 if not self.model.queues.get(queue) or self.position(end, queue) >= self.model.queues[queue][0].offset:
-                    del self.model.former[queue]
+                    self.model.unseen.setdefault(queue, []).extend(self.model.former.pop(queue))
             self.at, self.waiting = end, None
         return False
 

@@ -7,8 +7,8 @@ opens the store. The promises:
 * Every record that was acknowledged as durable, or covered by a flush that returned, is in the store.
 * Queues are dense, bodies are complete, and ``verify`` finds nothing.
 * Each failing call raises an error of mqstore that is an `OSError`. After it, nothing is acknowledged.
-* No signal ends the process, and it does not hang. One exception: a file system that has shut down may refuse a write to
-  a mapped page, which the kernel reports with SIGBUS.
+* No signal ends the process, and it does not hang. One exception: a file system that has shut down may refuse a
+  write to a mapped page, which the kernel reports with SIGBUS.
 
 If the machine cannot do this (not root, no loop devices, no mkfs), the tests are skipped with the reason.
 """

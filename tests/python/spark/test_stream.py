@@ -192,6 +192,18 @@ def test_each_queue_advances_if_there_are_more_than_messages_in_a_batch(made: Pa
     assert queues(at) == {"orders": {"0": 70, "1": 70, "2": 1, "3": 1, "4": 1}}
 
 
+def test_the_oldest_messages_come_first(tmp_path: Path) -> None:
+    home = tmp_path / "store"
+    with mqstore.open(home, "create") as store:
+        store.create_topic("orders", queues=5)
+        for queue_id in (4, 3, 2, 1, 1, 0, 0):
+            store.append("orders", b"1", queue_id=queue_id)
+    asked = options(home, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger=2)
+    first = _stream.latest(asked, _stream.initial(asked), None, True)
+    assert queues(first) == {"orders": {"0": 0, "1": 0, "2": 0, "3": 1, "4": 1}}
+    assert queues(_stream.latest(asked, first, None, True)) == {"orders": {"0": 0, "1": 1, "2": 1, "3": 1, "4": 1}}
+
+
 def test_the_end_of_a_query_is_fixed_when_it_starts(made: Path) -> None:
     asked = options(made, startingOffsets="earliest", maxOffsetsPerTrigger=60)
     target = _stream.ends(asked)

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mqstore_base::error::StoreError;
@@ -14,11 +15,11 @@ use mqstore_compaction::{
     WorkerInfo, compact, published_report,
 };
 use mqstore_engine::{Store, restore_compaction};
-use mqstore_io::{Clock, OsVfs, SystemClock};
+use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::{SLICE, SharedStore, clock, detached};
+use crate::runtime::{SLICE, SharedStore, detached};
 use crate::store::NativeStore;
 
 /// A compacted record: queue offset, KEYS, body as stored, the whole record.
@@ -237,15 +238,24 @@ pub(crate) fn drive<T: Send + 'static>(
 ) -> PyResult<T> {
     let control = Arc::new(control);
     let shared = Arc::clone(&control);
-    let run = move || work(&shared);
+    let (running, mut ended) = mpsc::channel::<()>();
+    let run = move || {
+        // Dropped at the end, also of a panic, which ends the wait below.
+        let _running = running;
+        work(&shared)
+    };
     let thread = detached(py, || {
         mqstore_io::sync::spawn("mq-job", run)
             .map_err(|error| StoreError::io(path, "starting a thread", error))
     })?;
     let mut raised = None;
     let mut told = 0;
-    while !thread.is_finished() {
-        py.detach(|| clock().sleep(SLICE));
+    let mut waited = Err(RecvTimeoutError::Timeout);
+    while waited == Err(RecvTimeoutError::Timeout) {
+        (ended, waited) = py.detach(move || {
+            let waited = ended.recv_timeout(SLICE);
+            (ended, waited)
+        });
         let at = control.progress();
         let mut looked = py.check_signals();
         if let Some(progress) = progress.filter(|_| at.done_bytes > told) {

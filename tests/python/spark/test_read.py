@@ -119,14 +119,15 @@ def test_sql(spark: Any, made: Path) -> None:
         {"topic": "events", "maxRecordsPerPartition": 1},
         {"subscribe": "events, orders", "splitBytes": 10_000},
         {"topics": "events, orders"},
+        {"topics": "orders"},
         {"subscribePattern": "or.*", "batchBytes": 1},
         {"mode": "PERMISSIVE", "splitBytes": 5000},
     ],
 )
 def test_every_row_is_in_one_part(made: Path, options: dict[str, Any]) -> None:
     found = direct(made, columns="topic,queue_id,queue_offset,body", **options)
-    topics = {"topic": "events", "subscribePattern": "orders"}
-    only = next((topics[name] for name in topics if name in options), None)
+    given = next((str(options[name]) for name in ("topic", "topics", "subscribePattern") if name in options), None)
+    only = {"events": "events", "orders": "orders", "or.*": "orders"}.get(given or "")
     wanted = expected(made, ["topic", "queue_id", "queue_offset", "body"], topics=only)
     assert sorted((row["topic"], row["queue_id"], row["queue_offset"], row["body"]) for row in found) == wanted
 

@@ -197,6 +197,29 @@ def test_a_deleted_topic_with_unread_messages_is_a_loss(made: Path) -> None:
     assert query.loses("topic 'orders' was deleted") == [0, 1, 2]
 
 
+def test_a_new_topic_without_a_message_can_be_deleted(made: Path) -> None:
+    with opened(made) as store:
+        store.create_topic("news", queues=1)
+        fill(store, "news", range(5))
+        store.delete_topic("news")
+    query = Query(made, subscribePattern=".*")
+    query.run()
+    with opened(made) as store:
+        store.create_topic("news", queues=1)
+    # Its queue begins at 5, where the deleted one ended.
+    planned = _stream.latest(query.strict, query.at, None, True)
+    assert planned["news"] == {"0": 5}
+    with opened(made) as store:
+        store.delete_topic("news")
+    assert _stream.plan(query.strict, query.at, planned) == []
+    with opened(made) as store:
+        store.create_topic("news", queues=1)
+        fill(store, "news", range(1))
+        store.delete_topic("news")
+    with pytest.raises(mqstore.MQStoreError, match="topic 'news' does not exist any more"):
+        _stream.plan(query.strict, query.at, planned)
+
+
 def test_a_new_topic_starts_with_its_first_message(made: Path) -> None:
     query = Query(made, subscribePattern=".*")
     query.run()

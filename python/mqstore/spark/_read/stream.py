@@ -219,10 +219,15 @@ def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) ->
         limits = planning.bounds(store, options["topics"])
         begins = _starts(store, limits, start, lost)
         limits = _with_archive(store, limits, begins)
+        known = {} if "starting" in start else _positions(start)
+        hidden = mark.Hidden(store, start.get(MARK))
         found = []
         for queue, to in _positions(end).items():
             if queue not in limits:
-                if _positions({} if "starting" in start else start).get(queue, 0) < to:
+                begin = known.get(queue, 0)
+                # A new queue can begin at a later offset, and without a message.
+                is_sure = "starting" in start or queue in known
+                if begin < to and (is_sure or hidden.has(queue, begin, is_new=True)):
                     lost(f"queue {queue[1]} of topic {queue[0]!r} does not exist any more")
                 continue
             begin, bounds = begins[queue], limits[queue]

@@ -1,1 +1,0 @@
-"""The verbs `archive`, `archive-files`, `archive-verify`, `archive-restore` and `archive-clean`."""

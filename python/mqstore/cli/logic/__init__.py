@@ -1,1 +1,0 @@
-"""The verbs `logic-queue list`, `cat`, `lag` and `export`."""

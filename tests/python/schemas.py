@@ -20,7 +20,7 @@ from mqstore._read import logic as _logic
 from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
 from mqstore.cli import groups, write
 from mqstore.cli.info import settings
-from mqstore.cli.logic import verbs as logic_verbs
+from mqstore.cli import logic as logic_verbs
 from mqstore.cli.measure import bench, next_to_reads, trace
 
 REPORTS: dict[str, type] = {

@@ -39,12 +39,10 @@ def run(arguments: list[str]) -> int:
 def _application(arguments: list[str]) -> None:
     try:
         # Each import adds the verbs of the file.
-        from mqstore.cli import compact, export, groups, repair, results, spark, write  # noqa: F401
+        from mqstore.cli import archive, compact, export, groups, logic, repair, results, spark, write  # noqa: F401
         from mqstore.cli.app import app
-        from mqstore.cli.archive import verbs as archive_verbs  # noqa: F401
         from mqstore.cli.expiry import expire, reclaim, retention  # noqa: F401
         from mqstore.cli.info import verbs as info_verbs  # noqa: F401
-        from mqstore.cli.logic import verbs as logic_verbs  # noqa: F401
         from mqstore.cli.measure import verb as measure_verb  # noqa: F401
         from mqstore.cli.messages import verbs as messages_verbs  # noqa: F401
     except ModuleNotFoundError as error:

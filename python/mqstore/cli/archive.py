@@ -1,4 +1,7 @@
-"""Verbs on archives. `archive` writes; the other verbs need no store."""
+"""The verbs `archive`, `archive-files`, `archive-verify`, `archive-restore` and `archive-clean`.
+
+`archive` writes; the other verbs need no store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Verbs on logic queues of static topics. They only read, from the directories of all brokers together."""
+"""The verbs `logic-queue list`, `cat`, `lag` and `export`, on logic queues of static topics.
+
+They only read, from the directories of all brokers together.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { name: "rayon only in the pool", check: source_rules::rayon_only_in_the_pool },
     Rule { name: "no global pool of threads", check: source_rules::no_global_pool },
     Rule { name: "files of at most 1,000 lines", check: source_rules::files_stay_short },
-    Rule { name: "folders of at most 15 source files", check: source_rules::folders_stay_small },
+    Rule { name: "folders of at most 20 source files", check: source_rules::folders_stay_small },
+    Rule { name: "folders of at least three parts, with mod.rs", check: source_rules::folders_are_worth_it },
     Rule { name: "crates of at most 15,000 lines of code", check: source_rules::crates_stay_small },
     Rule {
         name: "a crate or folder has a header of at most ten lines",

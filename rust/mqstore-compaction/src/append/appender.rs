@@ -6,8 +6,6 @@
 //!
 //! Source: `CompactionService#putRequest`, `CompactionLog#asyncPutMessage`, `CompactionAppendMessageCallback#doAppend`.
 
-mod file_pair;
-
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +14,7 @@ use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::sync::{Mutex, MutexGuard};
 
 use super::uncompacted::QueueAheadOfLog;
-use crate::append::appender::file_pair::{AppendBatch, OpenFilePair, ReopenOutcome};
+use crate::append::file_pair::{AppendBatch, OpenFilePair, ReopenOutcome};
 use crate::compaction_key::compaction_key;
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::{QueueFolder, queue_ids, topics};

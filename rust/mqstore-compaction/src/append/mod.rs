@@ -1,4 +1,5 @@
 //! Appends new messages of a compaction topic to its compaction files, as a broker does.
 
 pub(crate) mod appender;
+mod file_pair;
 pub(crate) mod uncompacted;

@@ -5,8 +5,6 @@
 //!
 //! The state of a level is one number: the next offset to deliver. Source: `ScheduleMessageService`.
 
-mod delivered;
-
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;

@@ -8,6 +8,7 @@
 
 mod cancel;
 mod deliver;
+mod delivered_levels;
 mod engine;
 mod levels;
 mod options;
@@ -19,6 +20,7 @@ mod stats;
 mod timer_log;
 mod timer_record;
 mod timer_wheel;
+mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -36,9 +38,10 @@ use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 
 use engine::DelayEngine;
 pub use options::DelayOptions;
-pub use pending::{DueCounts, PendingDelays, WaitingDelays};
+pub use pending::{DueCounts, PendingDelays};
 pub use stats::DelayCounts;
 pub(crate) use timer_record::original_properties;
+pub use waiting::WaitingDelays;
 
 /// Maximum sleep of the background task while messages wait.
 const LONGEST_REST: Duration = Duration::from_secs(5);

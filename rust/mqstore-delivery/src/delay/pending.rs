@@ -7,9 +7,7 @@
 //!
 //! The counts are those that the writer saved; next to a running writer they are at most a second old. Deliveries
 //! since then are still counted. Memory grows with the number of cancelled messages; the wheel takes at most 38 MB.
-//! [`WaitingDelays`] lists the messages exactly, as of one log offset.
-
-mod waiting;
+//! [`super::WaitingDelays`] lists the messages exactly, as of one log offset.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,8 +19,6 @@ use mqstore_format::delays::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TI
 use mqstore_format::{SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
-pub use waiting::WaitingDelays;
-
 use super::engine::slot_of;
 use super::recover::{RecoveryBasis, basis, broker_scan_start, check_bytes_in_use, replay_units};
 use super::state_file::{DelayState, LevelOffsets, StateFiles};
@@ -32,7 +28,7 @@ use super::timer_record::{CancelTarget, has_delete_key, timed};
 use super::timer_wheel::TimerWheel;
 
 /// Records in one read.
-const AT_ONCE: usize = 1024;
+pub(super) const AT_ONCE: usize = 1024;
 
 /// Waiting messages by due time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,7 +122,7 @@ impl DelayCounts {
 
 /// Cancelled messages.
 #[derive(Debug, Default)]
-struct CancelledIds {
+pub(super) struct CancelledIds {
     records: HashSet<u64>,
     /// By slot.
     keys: HashMap<i64, Vec<Box<str>>>,
@@ -151,21 +147,21 @@ impl CancelledIds {
 }
 
 /// The saved state of delays, as far as a reader needs it.
-struct SavedDelays {
+pub(super) struct SavedDelays {
     /// Description of damage in the file of the saved state.
-    damage: Option<String>,
-    check_bytes: Vec<u8>,
-    check: TimerCheckpoint,
-    state: Option<DelayState>,
+    pub(super) damage: Option<String>,
+    pub(super) check_bytes: Vec<u8>,
+    pub(super) check: TimerCheckpoint,
+    pub(super) state: Option<DelayState>,
     /// The first undelivered offset of each level.
-    levels: LevelOffsets,
+    pub(super) levels: LevelOffsets,
     /// `None` if the file is not valid.
-    wheel: Option<TimerWheel>,
-    log: Option<TimerLog>,
+    pub(super) wheel: Option<TimerWheel>,
+    pub(super) log: Option<TimerLog>,
 }
 
 impl SavedDelays {
-    fn load(store: &Store) -> Result<Self, StoreError> {
+    pub(super) fn load(store: &Store) -> Result<Self, StoreError> {
         let files = store.files();
         let (state_files, state) = StateFiles::load(files)?;
         let damage = state_files.damage_note(false)?;
@@ -182,12 +178,12 @@ impl SavedDelays {
     }
 
     /// Returns the files on which an open of `store` would rely.
-    fn basis(&self, store: &Store) -> Result<RecoveryBasis, StoreError> {
+    pub(super) fn basis(&self, store: &Store) -> Result<RecoveryBasis, StoreError> {
         basis(store, self.state.as_ref(), (self.wheel.as_ref(), self.log.as_ref()), &self.check_bytes)
     }
 
     /// Takes the positions of the state: a writer writes it before the checkpoint, which may be older.
-    fn use_newest_positions(&mut self) {
+    pub(super) fn use_newest_positions(&mut self) {
         if let Some(state) = &self.state {
             self.check.last_read_time_ms = state.read_slot.saturating_mul(TIMER_PRECISION_MS);
             self.check.last_timer_queue_offset = state.queue_next;
@@ -195,27 +191,31 @@ impl SavedDelays {
     }
 }
 
-struct PendingScan<'a> {
-    store: &'a Store,
-    now_ms: i64,
-    cancelled: CancelledIds,
-    counts: DueCounts,
+pub(super) struct PendingScan<'a> {
+    pub(super) store: &'a Store,
+    pub(super) now_ms: i64,
+    pub(super) cancelled: CancelledIds,
+    pub(super) counts: DueCounts,
     /// The slot of the records that the caller wants; `None` for all. Records that came late are in a later slot, which is
     /// due.
-    slot: Option<i64>,
+    pub(super) slot: Option<i64>,
     /// Log offsets of the waiting timer records, if the caller wants them.
-    listed: Option<Vec<u64>>,
+    pub(super) listed: Option<Vec<u64>>,
     /// Records from this log offset on are ignored.
-    limit: u64,
+    pub(super) limit: u64,
 }
 
 impl<'a> PendingScan<'a> {
-    fn new(store: &'a Store, now_ms: i64) -> Self {
+    pub(super) fn new(store: &'a Store, now_ms: i64) -> Self {
         let (cancelled, counts) = (CancelledIds::default(), DueCounts::default());
         Self { store, now_ms, cancelled, counts, slot: None, listed: None, limit: u64::MAX }
     }
 
-    fn timer(&mut self, saved: &mut SavedDelays, notes: &mut Vec<String>) -> Result<(), StoreError> {
+    pub(super) fn timer(
+        &mut self,
+        saved: &mut SavedDelays,
+        notes: &mut Vec<String>,
+    ) -> Result<(), StoreError> {
         let (min, max) = match self.store.bounds(TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(()),
             bounds => bounds?,
@@ -357,7 +357,7 @@ impl<'a> PendingScan<'a> {
     }
 
     /// Reads the cancellations in the timer queue from `from` on.
-    fn learn_cancelled(&mut self, from: i64) -> Result<(), StoreError> {
+    pub(super) fn learn_cancelled(&mut self, from: i64) -> Result<(), StoreError> {
         let limit = self.limit;
         for_each_record(self.store, from, limit, |record| {
             if let Some(timed) = timed(record)
@@ -370,7 +370,7 @@ impl<'a> PendingScan<'a> {
 
     /// Counts the messages of the timer queue from `from` on; before `next`, only those whose slot is `first_slot` or
     /// later.
-    fn count_queue(&mut self, from: i64, next: i64, first_slot: i64) -> Result<(), StoreError> {
+    pub(super) fn count_queue(&mut self, from: i64, next: i64, first_slot: i64) -> Result<(), StoreError> {
         for_each_record(self.store, from, self.limit, |record| {
             let waits = |timed: &super::timer_record::Timed| {
                 timed.cancels.is_none() && (timed.queue_offset >= next || timed.slot >= first_slot)

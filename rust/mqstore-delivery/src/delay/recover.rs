@@ -8,7 +8,7 @@
 //!   checkpoint are known by unique key and slot time. Unlike a broker, an open loses no message that became due
 //!   during a long downtime.
 //! * **Levels**: if the saved state does not cover them, recovery searches the log for their deliveries
-//!   (`levels::delivered`).
+//!   (`delivered_levels`).
 //! * **Neither** (a file is missing or damaged, or the commit log ends before the known position): recovery builds
 //!   wheel and timer log again from the whole timer queue. It searches the commit log for deliveries from the first
 //!   record of the timer queue on.

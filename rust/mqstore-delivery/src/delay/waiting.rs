@@ -13,9 +13,9 @@ use mqstore_format::SCHEDULE_TOPIC;
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::properties::TIMER_DEQUEUE_MS;
 
-use super::super::recover::{BEFORE_MS, RecoveryBasis};
-use super::super::timer_record::{delivery_key, is_copy_of, origin_of, timed};
-use super::{AT_ONCE, PendingScan, SavedDelays};
+use super::pending::{AT_ONCE, PendingScan, SavedDelays};
+use super::recover::{BEFORE_MS, RecoveryBasis};
+use super::timer_record::{delivery_key, is_copy_of, origin_of, timed};
 use crate::error::view;
 
 /// The delayed messages of a log that wait for their delivery.

@@ -17,6 +17,7 @@ pub(crate) mod quota;
 pub(crate) mod services;
 pub(crate) mod settings;
 pub(crate) mod signals;
+mod topic_deletion;
 pub(crate) mod topics;
 
 use std::collections::BTreeMap;

@@ -5,9 +5,7 @@
 //! together.
 //!
 //! No list, read, scan or look-up shows a removed topic, its messages or the progress of groups in it; see
-//! [`deletion`].
-
-mod deletion;
+//! `topic_deletion`.
 
 use std::collections::BTreeMap;
 

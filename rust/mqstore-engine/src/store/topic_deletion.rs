@@ -14,7 +14,7 @@
 use mqstore_format::CQ_UNIT_BYTES;
 use mqstore_format::topic::{RETRY_TOPIC_PREFIX, is_system_topic};
 
-use super::NamespaceInfo;
+use super::namespaces::NamespaceInfo;
 use crate::Store;
 use crate::store::OpenSide;
 use crate::write::writer::Writer;

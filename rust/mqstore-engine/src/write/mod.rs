@@ -16,3 +16,4 @@ pub(crate) mod staged_batch;
 pub(crate) mod transaction_append;
 pub(crate) mod wait;
 pub(crate) mod writer;
+mod writer_view;

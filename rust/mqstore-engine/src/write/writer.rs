@@ -5,8 +5,6 @@
 //! becomes durable as the durability mode demands, and dispatch adds it to queues and index. A read waits until
 //! dispatch has passed the log offset that was visible when the read began.
 
-mod view;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mqstore_format::CqUnit;
 
-use super::Writer;
+use super::writer::Writer;
 use crate::read::view::View;
 use crate::store::{read_units, sorted_offsets};
 use mqstore_base::error::StoreError;

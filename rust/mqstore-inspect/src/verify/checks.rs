@@ -9,6 +9,7 @@ use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::extension::Extensions;
 use super::group_offsets::StoredOffsets;
 use super::index_walk::KeyWalk;
 use super::log_part::View;
@@ -17,7 +18,6 @@ use super::merged::{MergedReport, report_checksums};
 use super::op_messages;
 use super::other_files::OtherFilesCheck;
 use super::parallel_walk::{LogPieces, walk};
-use super::queues::extension::Extensions;
 use super::raft;
 use super::timer_files;
 use crate::problem::{ProblemKind, VerifyReport};

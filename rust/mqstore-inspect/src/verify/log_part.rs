@@ -12,8 +12,8 @@ use mqstore_format::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::extension::Extensions;
 use super::index_walk::KeyPart;
-use super::queues::extension::Extensions;
 use crate::repair::log::{LossReport, MisorderedRange};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;

@@ -9,6 +9,7 @@
 
 pub(crate) mod checks;
 mod compacted_queues;
+mod extension;
 pub(crate) mod group_offsets;
 mod index_keys;
 pub(crate) mod index_walk;

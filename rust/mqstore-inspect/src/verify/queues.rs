@@ -4,8 +4,6 @@
 //! match. A queue with exactly as many units has no others. Only if it has more, they are checked one by one.
 //! Memory grows with the number of queues and of findings, not of messages.
 
-pub(super) mod extension;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

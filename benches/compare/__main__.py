@@ -90,7 +90,7 @@ def _chosen(there: tuple[Row, ...], names: str) -> list[Row]:
 def _check(scratch: Path, *, quick: bool) -> None:
     kind = machine.file_system(scratch)
     if kind in IN_MEMORY:
-        sys.exit(f"{scratch} lies in memory ({kind}); give a folder on a disk: --folder")
+        sys.exit(f"{scratch} is in memory ({kind}); give a folder on a disk: --folder")
     room = QUICK_ROOM_BYTES if quick else ROOM_BYTES
     if machine.free_bytes(scratch) < room:
         sys.exit(f"{scratch} has less than {room >> 30} GiB free; give another folder: --folder")

@@ -139,7 +139,7 @@ def into_page(page: Path, tables: dict[str, str], names: list[str]) -> None:
     before, _, rest = page.read_text().partition(BEGIN)
     inside, mark, after = rest.partition(END)
     if not mark:
-        reason = f"{page} has no {BEGIN} with {END} behind it"
+        reason = f"{page} has no {BEGIN} with {END} after it"
         raise ValueError(reason)
     _, *kept = _ROW.split(inside)
     old = dict(zip(kept[::2], kept[1::2], strict=True))

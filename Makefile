@@ -78,7 +78,7 @@ bench-compare: setup ## Compare mqstore with RocketMQ's Java store and the machi
 bench-curves: setup ## Measure how time and memory grow with the log, queues, waiting threads, keys (ARGS="keys --rounds 1")
 	@exec $(PY) -m benches.compare.curves $(ARGS)
 
-bench-flames: setup ## Draw flame graphs of the hot paths in docs/plots (needs perf and inferno)
+bench-flames: setup ## Draw flame graphs of the hot paths in benches/plots (needs perf and inferno)
 	@exec $(PY) benches/flames.py $(ARGS)
 
 bench-check: setup ## Compare the instructions of the hot paths with the committed ones (needs valgrind; ARGS="--update" replaces them)

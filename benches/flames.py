@@ -1,7 +1,7 @@
-"""The time of the hot paths as flame graphs for the documentation.
+"""The time of the hot paths as flame graphs for benches/RESULTS.md.
 
 ``make bench-flames`` builds with function names and frame pointers, records each path with perf, and draws
-``docs/plots/flame-CASE.svg`` with inferno (`cargo install inferno`). Only this target needs perf and inferno.
+``benches/plots/flame-CASE.svg`` with inferno (`cargo install inferno`). Only this target needs perf and inferno.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PLOTS = ROOT / "docs" / "plots"
+PLOTS = ROOT / "benches" / "plots"
 SECONDS = 5
 SAMPLES_A_SECOND = 499
 HOTTEST = {

@@ -27,6 +27,8 @@ from .url_rows import url_rows
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 PATH_OPTIONS = ("--folder", "--output", "--program")
+SAID_BY_THE_TABLE = ("--rows", "--rounds")
+"""Options whose values a table in benches/RESULTS.md has anyway."""
 ROOM_BYTES = 24 << 30
 QUICK_ROOM_BYTES = 8 << 30
 
@@ -71,7 +73,7 @@ def _arguments() -> argparse.Namespace:
         "--folder", type=Path, default=Path(tempfile.gettempdir()), help="where stores are made, on a real disk"
     )
     parser.add_argument(
-        "--docs", action="store_true", help="replace the tables of these rows in docs/performance.md as well"
+        "--docs", action="store_true", help="replace the tables of these rows in benches/RESULTS.md as well"
     )
     parser.add_argument("--output", type=Path, default=HERE / "results", help="folder of the JSON and the Markdown")
     return parser.parse_args()
@@ -88,7 +90,7 @@ def _chosen(there: tuple[Row, ...], names: str) -> list[Row]:
 def _check(scratch: Path, *, quick: bool) -> None:
     kind = machine.file_system(scratch)
     if kind in IN_MEMORY:
-        sys.exit(f"{scratch} lies in memory ({kind}); give a folder on a disk: --folder")
+        sys.exit(f"{scratch} is in memory ({kind}); give a folder on a disk: --folder")
     room = QUICK_ROOM_BYTES if quick else ROOM_BYTES
     if machine.free_bytes(scratch) < room:
         sys.exit(f"{scratch} has less than {room >> 30} GiB free; give another folder: --folder")
@@ -101,7 +103,7 @@ def _run(arguments: argparse.Namespace, there: tuple[Row, ...], rows: list[Row],
     bench = Bench(programs, scratch, quick=arguments.quick, rest=arguments.rest)
     measured: dict[str, Results] = {}
     found: dict[str, dict[str, Any]] = {}
-    tables: dict[str, str] = {}
+    taken = ""
     for row in rows:
         print(f"{row.name} …", file=sys.stderr)
         contenders = tuple(
@@ -114,9 +116,13 @@ def _run(arguments: argparse.Namespace, there: tuple[Row, ...], rows: list[Row],
         found[row.name] = report.summary(row, measured[row.name])
         _compare_sizes(bench, row, measured[row.name])
         print(report.text(row, found[row.name]), flush=True)
-        tables = _write(arguments.output, facts, rounds, rows, measured, found, bench.problems)
-    if arguments.docs:
-        report.into_page(ROOT / "docs" / "performance.md", tables, [row.name for row in there])
+        taken = _write(arguments.output, facts, rounds, rows, measured, found, bench.problems)
+    if arguments.docs and found:
+        page = ROOT / "benches" / "RESULTS.md"
+        machine_label = report.label_machine(page, facts)
+        said = shlex.join(_command_arguments(SAID_BY_THE_TABLE))
+        end = f"{_note(rounds, taken)}, {machine_label}" + (f", with `{said}`." if said else ".")
+        report.into_page(page, report.tables(rows, found, end), [row.name for row in there])
     print(f"\n{arguments.output / 'latest.md'}, {arguments.output / 'latest.json'}")
     for problem in bench.problems:
         print(f"not measured: {problem}", file=sys.stderr)
@@ -147,16 +153,21 @@ def _versions(programs: Programs, *, java: bool) -> dict[str, str]:
     return facts
 
 
-def _command() -> str:
-    """Return the command of this run without its paths, which are different on each machine."""
+def _command_arguments(omitted: tuple[str, ...] = ()) -> list[str]:
+    """Return the arguments of this run without `omitted`, and without its paths, which differ between machines."""
+    omitted += PATH_OPTIONS
     said: list[str] = []
     arguments = iter(sys.argv[1:])
     for argument in arguments:
-        if argument in PATH_OPTIONS:
+        if argument in omitted:
             next(arguments, None)
-        elif not argument.startswith(tuple(f"{option}=" for option in PATH_OPTIONS)):
+        elif not argument.startswith(tuple(f"{option}=" for option in omitted)) and argument != "--docs":
             said.append(argument)
-    return f'make bench-compare ARGS="{shlex.join(said)}"' if said else "make bench-compare"
+    return said
+
+
+def _note(rounds: int, taken: str) -> str:
+    return f"Medians of {rounds} rounds (smallest to largest); {taken}"
 
 
 def _write(
@@ -167,10 +178,11 @@ def _write(
     measured: dict[str, Results],
     found: dict[str, dict[str, Any]],
     problems: list[str],
-) -> dict[str, str]:
-    """Write the results so far, and return their tables by row."""
+) -> str:
+    """Write the results so far, and return their time."""
     output.mkdir(parents=True, exist_ok=True)
-    command = _command()
+    said = _command_arguments()
+    command = f'make bench-compare ARGS="{shlex.join(said)}"' if said else "make bench-compare"
     taken = time.strftime("%Y-%m-%d %H:%M:%S")
     data = {
         "taken": taken,
@@ -190,10 +202,9 @@ def _write(
         "problems": problems,
     }
     (output / "latest.json").write_text(json.dumps(data, indent=1) + "\n")
-    note = f"Medians of {rounds} rounds (smallest to largest); taken {taken} with `{command}`."
-    tables = report.tables(rows, found, note, facts)
-    (output / "latest.md").write_text(report.markdown(tables))
-    return tables
+    end = f"{_note(rounds, taken)}, with `{command}`. On: {report.facts_text(facts)}"
+    (output / "latest.md").write_text(report.markdown(report.tables(rows, found, end)))
+    return taken
 
 
 if __name__ == "__main__":

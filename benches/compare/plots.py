@@ -1,4 +1,4 @@
-"""Plots for the documentation, as SVG: of curves, and of the tables in docs/performance.md.
+"""Plots for the documentation, as SVG: of curves, and of the tables in benches/RESULTS.md.
 
 ``python -m benches.compare.plots`` draws the latter again and writes the figures of README.md. Needs matplotlib
 (`pip install --group bench`).
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-PAGE, FRONT_PAGE = ROOT / "docs" / "performance.md", ROOT / "README.md"
-PLOTS = ROOT / "docs" / "plots"
+PAGE, FRONT_PAGE = ROOT / "benches" / "RESULTS.md", ROOT / "README.md"
+PLOTS, DOCS_PLOTS = ROOT / "benches" / "plots", ROOT / "docs" / "plots"
 OURS, JAVA = "mqstore", "java"
 BLUE, GREY, ORANGE = "#2f6f9f", "#9aa5ad", "#c8622d"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -205,7 +205,7 @@ def ratios(found: Tables) -> None:
     area.invert_yaxis()
     area.set(xlabel="mqstore's rate divided by the fastest other rate", xscale="log")
     area.set_xticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
-    saved(figure, PLOTS / "ratios.svg")
+    saved(figure, DOCS_PLOTS / "ratios.svg")
     plt.close(figure)
 
 

@@ -16,7 +16,11 @@ _ROW = re.compile(r"^(?=\*\*`([^`]+)`\*\*: )", re.MULTILINE)
 """The begin of the table of a row, with the row's name."""
 
 BEGIN, END = "<!-- bench-compare: begin -->", "<!-- bench-compare: end -->"
-"""The marks around the tables in the documentation."""
+"""The marks around the tables in benches/RESULTS.md."""
+
+_MACHINES = re.compile(r"(?<=<!-- machines: begin -->\n\n).*?(?=\n\n<!-- machines: end -->)", re.DOTALL)
+_MACHINE = re.compile(r"^- \*\*([^*]+)\*\*: (.*)\.$", re.MULTILINE)
+"""A line of the list of machines: the label and the facts."""
 
 LATENCIES = {"p50_us": "p50_ns", "p99_us": "p99_ns", "p999_us": "p999_ns", "p9999_us": "p9999_ns", "max_us": "max_ns"}
 HEADINGS = {
@@ -129,13 +133,13 @@ def text(row: Row, found: dict[str, Any]) -> str:
 def into_page(page: Path, tables: dict[str, str], names: list[str]) -> None:
     """Put tables of rows between the two marks of a page, in the order of `names`, which is the list of all rows.
 
-    Rows that only the page has are kept. Each table names its machine. Compare figures within a table, not between
-    tables.
+    Rows that only the page has are kept. Each table names the label of its machine. Compare figures within a table, not
+    between tables.
     """
     before, _, rest = page.read_text().partition(BEGIN)
     inside, mark, after = rest.partition(END)
     if not mark:
-        reason = f"{page} has no {BEGIN} with {END} behind it"
+        reason = f"{page} has no {BEGIN} with {END} after it"
         raise ValueError(reason)
     _, *kept = _ROW.split(inside)
     old = dict(zip(kept[::2], kept[1::2], strict=True))
@@ -144,13 +148,41 @@ def into_page(page: Path, tables: dict[str, str], names: list[str]) -> None:
     page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")
 
 
-def _facts(facts: dict[str, str]) -> str:
+def label_machine(page: Path, facts: dict[str, str]) -> str:
+    """Return the label under which the page lists the machine with these facts; a new machine is added to the list.
+
+    A run without Java does not know the versions of Java, RocketMQ and Kafka. So facts that only one of both has do not
+    count.
+    """
+    text = page.read_text()
+    inside = _MACHINES.search(text)
+    if not inside:
+        reason = f"{page} has no list of machines"
+        raise ValueError(reason)
+    machines = {
+        label: dict(fact.split(": ", 1) for fact in line.split("; ")) for label, line in _MACHINE.findall(inside[0])
+    }
+    vendor = facts["processor"].partition("(")[0].split()[0]
+    number = 1 + sum(label.startswith(f"{vendor}-") for label in machines)
+    same = (
+        label
+        for label, known in machines.items()
+        if all(known.get(name, value) == value for name, value in facts.items())
+    )
+    label = next(same, f"{vendor}-{number}")
+    machines[label] = machines.get(label, {}) | facts
+    lines = "\n".join(f"- **{label}**: {facts_text(known)}" for label, known in machines.items())
+    page.write_text(text[: inside.start()] + lines + text[inside.end() :])
+    return label
+
+
+def facts_text(facts: dict[str, str]) -> str:
+    """Return the facts of a machine as one sentence."""
     return "; ".join(f"{name}: {value}" for name, value in facts.items()) + "."
 
 
-def tables(rows: list[Row], found: dict[str, dict[str, Any]], note: str, facts: dict[str, str]) -> dict[str, str]:
-    """Return each measured row as Markdown, followed by `note` and the facts of the machine."""
-    end = f"{note} On: {_facts(facts)}"
+def tables(rows: list[Row], found: dict[str, dict[str, Any]], end: str) -> dict[str, str]:
+    """Return each measured row as Markdown, followed by the sentence `end`."""
     return {row.name: _table(row, found[row.name], end) for row in rows if row.name in found}
 
 

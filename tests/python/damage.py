@@ -1,6 +1,6 @@
 """The table of damages (structure, field, kind of damage, place), and how to do each one to a store.
 
-`python tests/python/damage.py` prints `docs/damage.md`.
+`python tests/python/damage.py` prints `tests/python/DAMAGE.md`.
 """
 
 from __future__ import annotations
@@ -467,7 +467,7 @@ def _whole(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
 
 
 def page() -> str:
-    """The content of `docs/damage.md`."""
+    """The content of `tests/python/DAMAGE.md`."""
     lines = [
         "# Tested kinds of damage",
         "",
@@ -484,7 +484,7 @@ def page() -> str:
         "- RocketMQ 5.3.3 and 5.5.0 open the repaired store and deliver its messages.",
         "",
         "`make test` tries one case of each kind for each structure; `make soak` tries all cases.",
-        "`tests/python/damage.py` generates this page, and a test compares the two.",
+        "`damage.py` generates this page, and a test compares the two.",
         "",
         "| Kind | What changes |",
         "|---|---|",

@@ -92,5 +92,5 @@ def test_the_sample_has_every_kind_and_field_of_each_structure(writer: str) -> N
 
 
 def test_the_page_is_current() -> None:
-    page = Path(__file__).parents[2] / "docs/damage.md"
-    assert page.read_text() == damage.page(), "python tests/python/damage.py > docs/damage.md"
+    page = Path(__file__).parent / "DAMAGE.md"
+    assert page.read_text() == damage.page(), "python tests/python/damage.py > tests/python/DAMAGE.md"

@@ -6,7 +6,7 @@
 //! example in a snapshot, loses only this name. After a stop, the next open wipes the remaining files, whatever its
 //! options are.
 //!
-//! The effect on the medium depends on the file system and the device: see `docs/retention.md`.
+//! The effect on the medium depends on the file system and the device: see `docs/erase.md`.
 
 use std::path::Path;
 

@@ -19,8 +19,8 @@ from mqstore._admin import info as _info
 from mqstore._read import logic as _logic
 from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
 from mqstore.cli import groups, write
-from mqstore.cli.info import settings
 from mqstore.cli import logic as logic_verbs
+from mqstore.cli.info import settings
 from mqstore.cli.measure import bench, next_to_reads, trace
 
 REPORTS: dict[str, type] = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 import mqstore
 from mqstore.aio._delivery import Making
 from mqstore.aio._scan import Scan
+from mqstore.aio._shared_step import SharedStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -36,7 +37,7 @@ class LogicMessages:
         """Wraps the messages of `mqstore.LogicQueues.read`. Programs call `LogicQueues.read` instead."""
         self._found = found
         self._ready: deque[mqstore.LogicMessage] = deque()
-        self._step: asyncio.Future[list[mqstore.LogicMessage]] | None = None
+        self._step = SharedStep[list[mqstore.LogicMessage]]()
         self._turn = asyncio.Lock()
         self._over = False
 
@@ -54,18 +55,9 @@ class LogicMessages:
         while not self._ready:
             if self._over:
                 raise StopAsyncIteration
-            if self._step is None:
-                self._step = asyncio.ensure_future(asyncio.to_thread(list, islice(self._found, _STEP)))
-            try:
-                # If this task is cancelled, the next one uses the result.
-                found = await asyncio.shield(self._step)
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
-                # The next step gets the error again.
-                self._step = None
-                raise
-            self._step = None
+            found = await self._step.result(
+                lambda: asyncio.ensure_future(asyncio.to_thread(list, islice(self._found, _STEP)))
+            )
             self._over = not found
             self._ready.extend(found)
 

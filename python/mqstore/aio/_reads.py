@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self, cast
 
+from mqstore.aio._shared_step import SharedStep
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -47,7 +49,7 @@ class Messages:
         self._seconds = seconds
         # Newest first.
         self._ready: list[StoredMessage] = []
-        self._step: asyncio.Future[Step] | None = None
+        self._step: SharedStep[Step] = SharedStep()
         self._turn = asyncio.Lock()
         self._over = False
 
@@ -106,22 +108,11 @@ class Messages:
                 self._ready = found
 
     async def _next_step(self) -> Step:
-        if self._step is None:
+        if not self._step.is_running():
             await self._bridge.breathe()
             if self._messages is not None and (found := self._messages._step(True)) != []:
                 return found
-            self._step = self._bridge.submit(self._open_and_step)
-        try:
-            # If this task is cancelled, the next one uses the result.
-            found = await asyncio.shield(self._step)
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            # The next step asks again, and gets messages or the error.
-            self._step = None
-            raise
-        self._step = None
-        return found
+        return await self._step.result(lambda: self._bridge.submit(self._open_and_step))
 
     def _open_and_step(self) -> Step:
         if self._messages is None:

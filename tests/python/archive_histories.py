@@ -132,6 +132,14 @@ class DifferenceError(AssertionError):
     """The store gave another answer than the model."""
 
 
+def has_record(store: mqstore.Store, message: Message) -> bool:
+    """Whether the log has the record of a message, which may be hidden."""
+    try:
+        return store.get_at(message.commit_log_offset).body == message.body
+    except mqstore.MQStoreError:
+        return False
+
+
 class ArchiveHistory:
     """A store, its model, and the verbs that change both."""
 
@@ -320,8 +328,11 @@ class ArchiveHistory:
         shutil.rmtree(self.home)
         restored.rename(self.home)
         start, end = target.ranges[0]
-        # Topics, limits and deletions are not in an archive.
-        model = Model([one for one in self.model.messages if start <= one.commit_log_offset < end], log_start=start)
+        # Topics, limits and deletions are not in an archive, so hidden messages return, if no reclaim removed them.
+        with mqstore.open(self.home, "r", archive=False) as reader:
+            kept = [one for one in self.model.messages if start <= one.commit_log_offset < end]
+            kept = [one for one in kept if self.model.counts(one) or has_record(reader, one)]
+        model = Model(kept, log_start=start)
         model.targets = {self.model.used: target}
         name, self.model = self.model.used, model
         self.store = self.opened()

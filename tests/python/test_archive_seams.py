@@ -85,6 +85,36 @@ def test_a_store_that_lost_messages_before_its_archive_began(runs: int, topics: 
         assert printed("cat", home, "--topic", "orders")
 
 
+def test_an_archive_continues_after_segments_that_it_does_not_have(tmp_path: Path) -> None:
+    """A store without its archive deletes segments. Then the archive is configured again."""
+    with mqstore.open(tmp_path / "store", "create", options=KEEPING) as store:
+        fill(store, 400)
+        store.archive.configure(tmp_path / "cold")
+        archived = store.archive.run().archived_to
+        store.archive.configure(None)
+        fill(store, 900, 400)
+        store.expire()
+        low = store.stats().log_min_offset
+        assert archived < low
+        for _ in range(2):
+            store.archive.configure(tmp_path / "cold")
+            report = store.archive.run()
+        assert store.expire().segments == 0
+        assert report.missing_bytes in (0, low - archived)
+        before = {queue: info.min_offset for queue in range(2) for info in store.queues("orders")[queue : queue + 1]}
+        # A limit that the log and a part of the archive meet: the floor is before the log.
+        kept = list(store.read("orders", on_damage="skip"))
+        older = [one for one in kept if one.commit_log_offset < archived]
+        store.set_retention("orders", max_messages=len(kept) - len(older) // 2)
+        for _ in range(2):
+            store.expire()
+            assert list(store.read("orders", on_damage="skip")) == kept[len(older) // 2 :]
+            assert {queue: store.queues("orders")[queue].min_offset for queue in before} == before
+        for queue, first in before.items():
+            found = list(store.read("orders", queue, first))
+            assert found == [one for one in kept if one.queue_id == queue and one.queue_offset >= first]
+
+
 def test_a_topic_that_the_log_has_completely_is_read_from_the_log(tmp_path: Path) -> None:
     """The archive has it too, at offsets that the log still has."""
     options = replace(KEEPING, retention_bytes=5 * SEGMENT)

@@ -54,18 +54,6 @@ def test_a_group_goes_on_where_it_committed(home: Path) -> None:
             assert len(other.poll()) == 10
 
 
-def test_former_names_still_work_and_warn(store: mqstore.Store, tmp_path: Path) -> None:
-    fill(store)
-    with store.consumer("former", "orders") as consumer:
-        with pytest.warns(DeprecationWarning, match="use durable="):
-            consumer.commit(sync=True)
-        with pytest.warns(DeprecationWarning, match="use durable="):
-            consumer.reset("latest", sync=False)
-    report = mqstore.export(store.path, tmp_path / "messages.jsonl")
-    with pytest.warns(DeprecationWarning, match="skipped"):
-        assert report.left_out == report.skipped == 0
-
-
 def test_each_queue_is_in_order_and_iteration_ends_with_the_consumer(store: mqstore.Store) -> None:
     fill(store, 100, queues=3)
     consumer = store.consumer("g", ["orders"])

@@ -51,25 +51,6 @@ def test_each_topic_has_its_own_default_group(store: mqstore.Store) -> None:
     assert dead_letters(store, mails) == [("mails", None)]
 
 
-def test_a_topic_with_the_former_default_group_keeps_it(home: Path) -> None:
-    with mqstore.open(home, "create", options=SMALL) as store:
-        former = store.work_queue("jobs", "workers")
-        former.put_many([b"done", b"to do"])
-        former.ack(former.get(timeout=5))
-        with store.consumer("workers", "orders") as consumer:
-            store.append("orders", b"order")
-            assert consumer.poll(timeout=5)
-            consumer.commit()
-    with mqstore.open(home, "rw", options=SMALL) as store:
-        queue = store.work_queue("jobs")
-        assert (queue.group, queue.get(timeout=5).text()) == ("workers", "to do")
-        assert store.work_queue("orders").group == "workers"
-        assert store.work_queue("new").group == "workers-new"
-        store.delete_topic("orders")
-        store.append("orders", b"order")
-        assert store.work_queue("orders").group == "workers-orders"
-
-
 def test_a_topic_without_a_default_group_asks_for_one(store: mqstore.Store) -> None:
     topic = "t" * 113
     with pytest.raises(mqstore.InvalidOptionError, match=r"give group="):
@@ -78,11 +59,7 @@ def test_a_topic_without_a_default_group_asks_for_one(store: mqstore.Store) -> N
     assert store.work_queue(topic[1:]).group == f"workers-{topic[1:]}"
 
 
-def test_the_former_name_of_the_visibility_timeout_still_works(store: mqstore.Store) -> None:
-    with pytest.warns(DeprecationWarning, match="visibility_timeout") as warned:
-        queue = store.work_queue("jobs", invisible_duration=7)
-    assert Path(warned[0].filename) == Path(__file__)
-    assert (queue.visibility_timeout, queue.invisible_duration) == (7, 7)
+def test_bounds_of_the_visibility_timeout(store: mqstore.Store) -> None:
     with pytest.raises(mqstore.InvalidOptionError, match="visibility_timeout"):
         store.work_queue("jobs", visibility_timeout=0)
 

@@ -205,7 +205,7 @@ SIGNATURES = {
     "Store.consumer": "(self, group, topics, filter=None, start='earliest', *, ordered=False, broadcast=False, "
     "name=None, commit_interval=0.1, on_lost='continue', history=False, on_damage='raise', create=True)",
     "Store.work_queue": "(self, topic, group=None, *, visibility_timeout=30.0, max_attempts=16, backoff=None, "
-    "maxsize=0, on_damage='raise', create=True, invisible_duration=None)",
+    "maxsize=0, on_damage='raise', create=True)",
     "Store.transaction": "(self, group='DEFAULT_PRODUCER', *, check=None, durable=False)",
     "Store.check_transactions": "(self, check, group='DEFAULT_PRODUCER', *, check_after=6.0, check_interval=30.0, "
     "check_max=15)",
@@ -215,10 +215,10 @@ SIGNATURES = {
     "Transaction.commit": "(self, /)",
     "Transaction.rollback": "(self, /)",
     "Consumer.poll": "(self, /, max_messages=1000, timeout=None)",
-    "Consumer.commit": "(self, /, offsets=None, *, durable=False, sync=None)",
+    "Consumer.commit": "(self, /, offsets=None, *, durable=False)",
     "Consumer.seek": "(self, /, topic, queue_id, offset)",
     "Consumer.seek_to_time": "(self, /, time)",
-    "Consumer.reset": "(self, /, to, *, durable=False, sync=None)",
+    "Consumer.reset": "(self, /, to, *, durable=False)",
     "Consumer.lag": "(self, /)",
     "WorkQueue.put": "(self, /, body, *, keys=(), tags=None, properties=None, delay=None, deliver_at=None, "
     "dedup_id=None, durable=False, block=True, timeout=None, compression=None, compress_over=None)",

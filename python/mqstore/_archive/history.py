@@ -11,7 +11,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mqstore import _extras, _native
 from mqstore.errors import CorruptionError, StoreWarning
@@ -91,6 +91,10 @@ class QueueRange:
     start: int
     end: int
     """Queue offset to stop at, exclusive."""
+
+
+Gaps: TypeAlias = list[tuple[int, int]]
+"""First offset and end of parts of a queue."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,8 @@ class History:
         floor = self._floor(topic)
         files = [one for one in self.reader.files(topic) if one.end > floor and one.start < log_start]
         firsts = self._firsts(topic, lows, floor)
-        messages = _messages(lows, firsts)
+        gaps = {queue_id: self._gaps(topic, queue_id, (low, log_start)) for queue_id, low in lows.items()}
+        messages = _messages(lows, firsts, gaps)
         if not messages:
             return None
         total = 0
@@ -185,20 +190,34 @@ class History:
         for file in files:
             after = self._firsts(topic, lows, file.end)
             size = self._bytes_between(file, floor, log_start) if limits.max_bytes is not None else 0
-            if not self._is_all_due(file, limits, total - size, _messages(lows, after)):
-                rows = self._counted(file, (floor, log_start), after)
+            if not self._is_all_due(file, limits, total - size, _messages(lows, after, gaps)):
+                rows = self._counted(file, (floor, log_start), _ends_before(after, gaps))
                 due = limits.due_rows(rows, total, left)
                 if due < rows.num_rows:
                     found = rows.column("commit_log_offset")[due].as_py()
                     break
-            total, left = total - size, _messages(lows, after)
-        hidden = messages - _messages(lows, self._firsts(topic, lows, found))
+            total, left = total - size, _messages(lows, after, gaps)
+        hidden = messages - _messages(lows, self._firsts(topic, lows, found), gaps)
         return (found, hidden) if hidden else None
 
     def _firsts(self, topic: str, lows: dict[int, int], least: int) -> dict[int, int]:
         """Returns the first offset of each queue at or after a log offset; `lows` are those after the archive."""
         found = {queue_id: self.first_offset(topic, queue_id, least) for queue_id in lows}
         return {one: low if (first := found[one]) is None else min(first, low) for one, low in lows.items()}
+
+    def _gaps(self, topic: str, queue_id: int, end: tuple[int, int]) -> Gaps:
+        """Returns the ranges of a queue whose segments neither the archive nor the log has.
+
+        `end` is the queue offset at the start of the log, and this log offset.
+        """
+        low, log_start = end
+        parts = self.reader.parts(topic, queue_id)
+        following = [*((one.rows.first, one.file.start) for one in parts[1:]), (low, log_start)]
+        return [
+            (part.rows.last + 1, offset)
+            for part, (offset, start) in zip(parts, following, strict=False)
+            if part.rows.last + 1 < offset and not self.reader.covers(part.file.end, start)
+        ]
 
     def _is_all_due(self, file: ArchivedFile, limits: Limits, held_bytes: int, held_messages: int) -> bool:
         """Whether all messages of a file exceed limits, if this number of bytes and messages are after it."""
@@ -219,7 +238,7 @@ class History:
     def _counted(self, file: ArchivedFile, log_range: tuple[int, int], after: dict[int, int]) -> pa.Table:
         """Returns facts of the messages of a file in the order of the log, with the number of offsets of each.
 
-        `after` are the first offsets of the queues after the file.
+        `after` are the offsets of the queues after the file.
         """
         pa, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")
         rows = self.reader.facts(file, log_range).sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
@@ -528,8 +547,15 @@ class History:
         return self.reader.groups(file, is_wanted)
 
 
-def _messages(lows: dict[int, int], firsts: dict[int, int]) -> int:
-    return sum(low - firsts[one] for one, low in lows.items())
+def _messages(lows: dict[int, int], firsts: dict[int, int], gaps: dict[int, Gaps]) -> int:
+    """Returns the number of messages of queues between two offsets, without those in gaps."""
+    lost: int = sum(max(0, min(end, lows[one]) - max(start, firsts[one])) for one in lows for start, end in gaps[one])
+    return sum(low - firsts[one] for one, low in lows.items()) - lost
+
+
+def _ends_before(firsts: dict[int, int], gaps: dict[int, Gaps]) -> dict[int, int]:
+    """Returns the ends of the messages before these offsets: the starts of the gaps that end there."""
+    return {one: next((start for start, end in gaps[one] if end == at), at) for one, at in firsts.items()}
 
 
 def _has_times(file: ArchivedFile, times: tuple[int | None, int | None]) -> bool:

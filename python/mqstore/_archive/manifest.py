@@ -119,11 +119,14 @@ class ArchiveManifest:
         return self.segments[-1].end if self.segments else 0
 
     def covered_from(self, start: int) -> int:
-        """Returns the log offset up to which the archive contains every segment from log offset `start` on."""
+        """Returns the log offset up to which the archive contains every segment from log offset `start` on.
+
+        The end of the archive if that is before `start`: the segments between them are lost.
+        """
         for segment in self.segments:
             if segment.base <= start < segment.end:
                 start = segment.end
-        return start
+        return min(start, self.end)
 
     def extended(
         self,

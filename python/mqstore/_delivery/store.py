@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -129,7 +128,6 @@ class DeliveringStore(_native.NativeStore):
         maxsize: int = 0,
         on_damage: OnDamage = "raise",
         create: bool = True,
-        invisible_duration: Duration | None = None,
     ) -> WorkQueue:
         """Returns the messages of `topic` as a work queue for `group`: each message is leased to one worker at a time.
 
@@ -138,8 +136,7 @@ class DeliveringStore(_native.NativeStore):
         Args:
             topic: name of the topic; an unknown topic is created, unless `create` is False.
             group: name of the group; an unknown group is created. Each group gets all messages. None is
-                `workers-<topic>`, so that each topic has its own dead letters. If the group `workers`, the default of
-                earlier versions, has progress on the topic, None is `workers`.
+                `workers-<topic>`, so that each topic has its own dead letters.
             visibility_timeout: time for which a leased message is hidden from other workers, 1 ms to 30 days. It can
                 differ between handles.
             max_attempts: number of deliveries after which a message moves to the topic `%DLQ%group`; None is no limit.
@@ -149,7 +146,6 @@ class DeliveringStore(_native.NativeStore):
             on_damage: behaviour at a damaged message. With `"raise"`, `get` raises `CorruptionError`. With `"skip"` the
                 message counts as finished, with a `StoreWarning`, and `StoreStats.skipped_damage` counts it.
             create: whether to create an unknown topic.
-            invisible_duration: the former name of `visibility_timeout`, deprecated.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
@@ -159,10 +155,6 @@ class DeliveringStore(_native.NativeStore):
         """
         from mqstore._delivery.work_queue import WorkQueue
 
-        if invisible_duration is not None:
-            former = "invisible_duration= is the former name of visibility_timeout=; use visibility_timeout="
-            warnings.warn(former, DeprecationWarning, stacklevel=2)
-            visibility_timeout = invisible_duration
         if not _checked_bool("create", create) and not self._queue_ids(topic):
             raise unknown_topic(topic, self.topics())
         return WorkQueue._make(self, topic, group, visibility_timeout, max_attempts, backoff, maxsize, on_damage)

@@ -73,11 +73,6 @@ class WorkQueue(_native.NativeWorkQueue):
     def _make(cls, store: _native.NativeStore, *options: Any) -> Self:
         return _native.NativeWorkQueue.__new__(cls, store, *options)
 
-    @property
-    def invisible_duration(self) -> float:
-        """The former name of `visibility_timeout`."""
-        return self.visibility_timeout
-
     def put_nowait(
         self,
         body: BytesLike,

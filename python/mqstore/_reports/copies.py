@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 from mqstore._reports.base import _Report
@@ -52,12 +51,6 @@ class ExportReport(_Report):
     """Duration in seconds."""
     renumbered: int = 0
     """For a store: messages with another queue offset than in the source, without delayed messages that wait."""
-
-    @property
-    def left_out(self) -> int:
-        """The former name of `skipped`, deprecated."""
-        warnings.warn("left_out is the former name of skipped", DeprecationWarning, stacklevel=2)
-        return self.skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +125,3 @@ class ImportReport(_Report):
     """Whether this was a dry run, which appends nothing."""
     seconds: float
     """Duration in seconds."""
-
-    @property
-    def left_out(self) -> int:
-        """The former name of `skipped`, deprecated."""
-        warnings.warn("left_out is the former name of skipped", DeprecationWarning, stacklevel=2)
-        return self.skipped

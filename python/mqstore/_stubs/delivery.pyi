@@ -134,7 +134,6 @@ class NativeConsumer:
         offsets: dict[tuple[str, int], int] | None = None,
         *,
         durable: bool = False,
-        sync: bool | None = None,
     ) -> None:
         """Stores for each queue the offset after the last message that this consumer returned.
 
@@ -144,7 +143,6 @@ class NativeConsumer:
         Args:
             offsets: the next offset to read, for the listed queues only, by topic and queue id: `{("orders", 0): 17}`.
             durable: whether to wait until the offsets are on the disk.
-            sync: the former name of `durable`, deprecated.
 
         Raises:
             QueueNotAssignedError: this consumer does not own a queue in `offsets`; nothing was stored.
@@ -161,13 +159,12 @@ class NativeConsumer:
         """
     def seek_to_time(self, time: Time) -> None:
         """Continues, in each owned queue, at the first message stored at or after `time`."""
-    def reset(self, to: Start, *, durable: bool = False, sync: bool | None = None) -> None:
+    def reset(self, to: Start, *, durable: bool = False) -> None:
         """Moves the group in each queue that this consumer owns, and commits the new offsets.
 
         Args:
             to: `"earliest"`, `"latest"`, or a time, which selects the first message stored at or after it.
             durable: whether to wait until the offsets are on the disk.
-            sync: the former name of `durable`, deprecated.
         """
     def position(self, topic: str, queue_id: int) -> int:
         """Returns the lowest offset that the consumer can return next from a queue.

@@ -6,7 +6,6 @@ not delivered and not counted by a commit. `_lines` describes how tasks wait.
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -95,14 +94,12 @@ class Consumer(Handle):
         offsets: dict[tuple[str, int], int] | None = None,
         *,
         durable: bool = False,
-        sync: bool | None = None,
     ) -> None:
         """Stores the progress of the group: for each queue the offset after the last message that `poll` returned.
 
         With `history=True` a thread commits. All tasks that wait for a sync share one; a task that is cancelled
         during the sync has committed.
         """
-        durable = _durable_of(durable, sync)
         bridge = self._bridge
         bridge.check()
         await bridge.breathe()
@@ -124,9 +121,9 @@ class Consumer(Handle):
         await self._move(partial(self._own.seek_to_time, time))
 
     @like(mqstore.Consumer.reset)
-    async def reset(self, to: Start, *, durable: bool = False, sync: bool | None = None) -> None:
+    async def reset(self, to: Start, *, durable: bool = False) -> None:
         """Moves the group to a new position in each queue of this consumer, and commits it."""
-        await self._move(partial(self._own.reset, to, durable=_durable_of(durable, sync)))
+        await self._move(partial(self._own.reset, to, durable=durable))
 
     async def _move(self, call: Callable[[], None]) -> None:
         self._bridge.check()
@@ -148,11 +145,3 @@ class Consumer(Handle):
 
 
 Consumer.__module__ = "mqstore.aio"
-
-
-def _durable_of(durable: bool, sync: bool | None) -> bool:
-    """Returns the value of `durable`, or of `sync`, its former name, with a warning."""
-    if sync is None:
-        return durable
-    warnings.warn("sync= is the former name of durable=; use durable=", DeprecationWarning, stacklevel=3)
-    return durable or sync

@@ -81,11 +81,6 @@ class WorkQueue(Handle):
         return self._own.visibility_timeout
 
     @property
-    def invisible_duration(self) -> float:
-        """The former name of `visibility_timeout`."""
-        return self._own.visibility_timeout
-
-    @property
     def max_attempts(self) -> int | None:
         """Number of deliveries after which a message becomes a dead letter; None is no limit."""
         return self._own.max_attempts

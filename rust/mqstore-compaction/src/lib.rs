@@ -58,7 +58,7 @@ pub use job::plan::{PlannedJob, plan, plan_locked, preview_plan};
 pub use job::publish::publish_keeping_replaced;
 pub use job::publish::{publish, publish_locked, rehearse};
 pub use job::survivor_writer::SparseTags;
-pub use job::swap::finish_swap as finish_exchange;
+pub use job::swap::finish_swap;
 pub use job::task::run_task;
 pub use local_job::{compact, run_all};
 pub use ranges::Strategy;

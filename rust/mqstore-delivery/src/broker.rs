@@ -20,9 +20,6 @@ use crate::transactions::Transactions;
 use crate::unfinished::first_unfinished;
 use crate::work::{WorkQueue, WorkQueueInner, WorkQueueOptions};
 
-/// The default group of work queues before each topic had its own.
-const FORMER_DEFAULT_GROUP: &str = "workers";
-
 /// The open work queues, by topic and group.
 type OpenWorkQueues = Mutex<HashMap<(String, String), Weak<WorkQueueInner>>>;
 
@@ -171,16 +168,12 @@ impl Broker {
     }
 
     /// Returns the group of a work queue of `topic` if the caller names none: `workers-<topic>`, so that each queue has
-    /// its own dead letters. If the group `workers`, the former default, has an offset in the topic, it stays the
-    /// default.
+    /// its own dead letters.
     ///
     /// # Errors
     /// `StoreError::InvalidOption` if `workers-<topic>` is no name of a group.
     pub fn default_group(&self, topic: &str) -> Result<String, BrokerError> {
-        if self.meta().has_offset(FORMER_DEFAULT_GROUP, topic) {
-            return Ok(FORMER_DEFAULT_GROUP.to_owned());
-        }
-        let group = format!("{FORMER_DEFAULT_GROUP}-{topic}");
+        let group = format!("workers-{topic}");
         if let Err(error) = validate_group(&group) {
             let reason = format!("the default group of topic {topic} is not allowed ({error}); give group=");
             return Err(invalid("group", reason).into());

@@ -23,7 +23,7 @@ use mqstore_base::live_page::{LivePage, lock_store};
 use mqstore_base::options::{Durability, RecoveryMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
-use mqstore_compaction::{CompactionAppender, CompactionGeometry, finish_exchange, remove_deleted};
+use mqstore_compaction::{CompactionAppender, CompactionGeometry, finish_swap, remove_deleted};
 use mqstore_log::commit_log::{CommitLog, LogOptions, SyncPoint};
 use mqstore_log::dispatch::DispatchRules;
 use mqstore_log::flush::{FlushPolicy, Flusher};
@@ -84,7 +84,7 @@ fn start_writer(
     watch: &mut ProgressReporter<'_>,
 ) -> Result<Arc<Writer>, StoreError> {
     let mut notes = recovered.notes.clone();
-    notes.extend(finish_exchange(files)?);
+    notes.extend(finish_swap(files)?);
     let meta = Arc::new(MetaLog::open(files, meta, &mut notes)?);
     notes.extend(damage_notes(files, true)?);
     notes.extend(files.rocksdb_notes());

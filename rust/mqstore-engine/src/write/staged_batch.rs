@@ -19,9 +19,6 @@
 //!        32     topic, properties in RocketMQ's text form, body
 //! ```
 //!
-//! Versions before compression wrote "MQS1", without the number at 28. A job of such a version may still wait for its
-//! append.
-//!
 //! Every message has a `UNIQ_KEY` in its properties. After a crash, the process that continues uses it to find the
 //! messages that are in the log already. A block can be damaged on its way, so its checksum and all lengths are
 //! checked.
@@ -36,10 +33,8 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 
 const MAGIC: &[u8; 4] = b"MQS2";
-const FORMER_MAGIC: &[u8; 4] = b"MQS1";
 const HEAD_BYTES: usize = 16;
 const MESSAGE_HEAD_BYTES: usize = 32;
-const FORMER_MESSAGE_HEAD_BYTES: usize = 28;
 const NO_QUEUE: i32 = -1;
 const NO_TIME: i64 = i64::MIN;
 
@@ -131,33 +126,27 @@ pub fn staged_messages(bytes: &[u8]) -> Option<Vec<NewMessage<'_>>> {
     let count = u32::from_be_bytes(number(bytes, 4)?) as usize;
     let length = u32::from_be_bytes(number(bytes, 8)?) as usize;
     let sum = u32::from_be_bytes(number(bytes, 12)?);
-    let head_bytes = match bytes.get(..4)? {
-        magic if magic == MAGIC => MESSAGE_HEAD_BYTES,
-        magic if magic == FORMER_MAGIC => FORMER_MESSAGE_HEAD_BYTES,
-        _ => return None,
-    };
-    if rows.len() != length || crc31(rows) != sum {
+    if bytes.get(..4)? != MAGIC || rows.len() != length || crc31(rows) != sum {
         return None;
     }
-    let mut messages = Vec::with_capacity(count.min(rows.len() / head_bytes));
+    let mut messages = Vec::with_capacity(count.min(rows.len() / MESSAGE_HEAD_BYTES));
     let mut rest = rows;
     while !rest.is_empty() {
         let size = (u32::from_be_bytes(number(rest, 0)?) as usize).checked_add(4)?;
-        messages.push(staged_message(rest.get(..size)?, head_bytes)?);
+        messages.push(staged_message(rest.get(..size)?)?);
         rest = rest.get(size..)?;
     }
     (messages.len() == count).then_some(messages)
 }
 
-fn staged_message(row: &[u8], head_bytes: usize) -> Option<NewMessage<'_>> {
+fn staged_message(row: &[u8]) -> Option<NewMessage<'_>> {
     let queue_id = i32::from_be_bytes(number(row, 4)?);
     let flag = i32::from_be_bytes(number(row, 8)?);
     let born = i64::from_be_bytes(number(row, 12)?);
     let topic_bytes = u32::from_be_bytes(number(row, 20)?) as usize;
     let properties_bytes = u32::from_be_bytes(number(row, 24)?) as usize;
-    let has_flag = head_bytes >= MESSAGE_HEAD_BYTES;
-    let sys_flag = if has_flag { i32::from_be_bytes(number(row, FORMER_MESSAGE_HEAD_BYTES)?) } else { 0 };
-    let (topic, rest) = row.get(head_bytes..)?.split_at_checked(topic_bytes)?;
+    let sys_flag = i32::from_be_bytes(number(row, 28)?);
+    let (topic, rest) = row.get(MESSAGE_HEAD_BYTES..)?.split_at_checked(topic_bytes)?;
     let (properties, body) = rest.split_at_checked(properties_bytes)?;
     Some(NewMessage {
         topic: std::str::from_utf8(topic).ok()?,
@@ -233,27 +222,6 @@ mod tests {
             ]
         );
         assert_eq!(staged_messages(&StagedBlock::new(1).finish()), Some(Vec::new()));
-    }
-
-    /// A block of the former version: without the number for the compression in its messages.
-    #[test]
-    fn a_block_of_the_former_version_is_read() {
-        let bytes = block();
-        let mut rows = Vec::new();
-        let mut rest = bytes.get(HEAD_BYTES..).unwrap();
-        while !rest.is_empty() {
-            let size = u32::from_be_bytes(number(rest, 0).unwrap());
-            let (row, more) = rest.split_at(size as usize + 4);
-            rows.extend_from_slice(&(size - 4).to_be_bytes());
-            rows.extend_from_slice(&row[4..28]);
-            rows.extend_from_slice(&row[32..]);
-            rest = more;
-        }
-        let head = [3, rows.len() as u32, crc31(&rows)].map(u32::to_be_bytes).concat();
-        let former = [FORMER_MAGIC.as_slice(), &head, &rows].concat();
-        let plain = |message| NewMessage { sys_flag: SysFlag(0), ..message };
-        let wanted: Vec<_> = staged_messages(&bytes).unwrap().into_iter().map(plain).collect();
-        assert_eq!(staged_messages(&former), Some(wanted));
     }
 
     #[test]

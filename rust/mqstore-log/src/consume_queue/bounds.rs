@@ -242,6 +242,16 @@ impl ConsumeQueue {
     /// Moves the minimum to the first unit whose record starts at or after `log_min`, the minimum of the log, and after
     /// the floor of the topic; to the maximum if none does. Skips blank units.
     pub fn correct_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
+        self.move_min_offset(log_min, true)
+    }
+
+    /// Like [`Self::correct_min_offset`], but never moves the minimum back. The floor of a topic can be before the log:
+    /// then older messages are in an archive, and files may still have units of segments that are gone.
+    pub(super) fn advance_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
+        self.move_min_offset(log_min, false)
+    }
+
+    fn move_min_offset(&self, log_min: u64, may_go_back: bool) -> Result<(), StoreError> {
         let log_min = log_min.max(self.floor_position());
         let mut writing = self.writing.lock();
         let known = writing.min_record.filter(|(offset, _)| *offset == self.min.load(Ordering::Acquire));
@@ -249,8 +259,9 @@ impl ConsumeQueue {
             return Ok(());
         }
         let bases = self.bases.read().clone();
+        let least = if may_go_back { 0 } else { self.min.load(Ordering::Acquire) };
         let min = self.find_min(&mut writing, &bases, self.committed_end(), log_min)?;
-        self.min.store(min, Ordering::Release);
+        self.min.store(min.max(least), Ordering::Release);
         Ok(())
     }
 

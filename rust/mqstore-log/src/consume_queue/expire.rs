@@ -44,7 +44,7 @@ impl ConsumeQueue {
         Ok(found)
     }
 
-    /// Moves the minimum like [`Self::correct_min_offset`], then removes the files of [`Self::files_below`]. Durable
+    /// Moves the minimum like [`Self::advance_min_offset`], then removes the files of [`Self::files_below`]. Durable
     /// when it returns. Calls `removed` for each file.
     pub fn remove_below(
         &self,
@@ -57,7 +57,7 @@ impl ConsumeQueue {
         if old.is_empty() {
             return Ok(());
         }
-        self.correct_min_offset(log_min)?;
+        self.advance_min_offset(log_min)?;
         // A thread that writes a unit to one of these files takes this lock too, and then finds that the file is gone.
         let mut writing = self.writing.lock();
         let folder = self.folder();
@@ -109,8 +109,8 @@ impl super::QueueSet {
     /// Moves the minimum of the topic's queues to its floor.
     pub fn correct_min_offsets_of(&self, topic: &str) -> Result<(), StoreError> {
         for queue_id in self.ids(topic) {
-            self.get(topic, queue_id).map_or(Ok(()), |queue| queue.correct_min_offset(0))?;
-            self.batch(topic, queue_id).map_or(Ok(()), |queue| queue.correct_min_offset(0))?;
+            self.get(topic, queue_id).map_or(Ok(()), |queue| queue.advance_min_offset(0))?;
+            self.batch(topic, queue_id).map_or(Ok(()), |queue| queue.advance_min_offset(0))?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use mqstore_delivery::{
     StartOffset,
 };
 use mqstore_engine::{GroupOffset, WorkCounts};
-use pyo3::exceptions::{PyDeprecationWarning, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
@@ -275,20 +275,12 @@ impl NativeConsumer {
     /// Args:
     ///     offsets: the next offset to read, for the listed queues only, by topic and queue id: `{("orders", 0): 17}`.
     ///     durable: whether to wait until the offsets are on the disk.
-    ///     sync: the former name of `durable`, deprecated.
     ///
     /// Raises:
     ///     QueueNotAssignedError: this consumer does not own a queue in `offsets`; nothing was stored.
     ///     OffsetOutOfRangeError: an offset is after the end of its queue.
-    #[pyo3(signature = (offsets = None, *, durable = false, sync = None))]
-    fn commit(
-        &self,
-        py: Python<'_>,
-        offsets: Option<&Bound<'_, PyDict>>,
-        durable: bool,
-        sync: Option<bool>,
-    ) -> PyResult<()> {
-        let durable = durable_of(py, durable, sync)?;
+    #[pyo3(signature = (offsets = None, *, durable = false))]
+    fn commit(&self, py: Python<'_>, offsets: Option<&Bound<'_, PyDict>>, durable: bool) -> PyResult<()> {
         match offsets {
             None => self.call(py, |consumer| consumer.commit(durable)),
             Some(offsets) => {
@@ -327,16 +319,8 @@ impl NativeConsumer {
     /// Args:
     ///     to: `"earliest"`, `"latest"`, or a time, which selects the first message stored at or after it.
     ///     durable: whether to wait until the offsets are on the disk.
-    ///     sync: the former name of `durable`, deprecated.
-    #[pyo3(signature = (to, *, durable = false, sync = None))]
-    fn reset(
-        &self,
-        py: Python<'_>,
-        to: &Bound<'_, PyAny>,
-        durable: bool,
-        sync: Option<bool>,
-    ) -> PyResult<()> {
-        let durable = durable_of(py, durable, sync)?;
+    #[pyo3(signature = (to, *, durable = false))]
+    fn reset(&self, py: Python<'_>, to: &Bound<'_, PyAny>, durable: bool) -> PyResult<()> {
         let to = place("to", to)?;
         self.call(py, |consumer| consumer.reset(to, durable))
     }
@@ -393,12 +377,4 @@ impl NativeConsumer {
             Ok(())
         })
     }
-}
-
-/// Returns the value of `durable`, or of `sync`, its former name, with a warning.
-fn durable_of(py: Python<'_>, durable: bool, sync: Option<bool>) -> PyResult<bool> {
-    let Some(sync) = sync else { return Ok(durable) };
-    let text = c"sync= is the former name of durable=; use durable=";
-    PyErr::warn(py, &py.get_type::<PyDeprecationWarning>(), text, 1)?;
-    Ok(durable || sync)
 }

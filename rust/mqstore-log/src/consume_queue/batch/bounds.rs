@@ -50,7 +50,7 @@ impl BatchQueue {
         }
         *self.damage.lock() = listing.damaged;
         *self.row.write() = BatchFileRow { bases: listing.bases, end, max: end_of(writing.last.as_ref()) };
-        self.publish_bounds(0)
+        self.publish_bounds(0, 0)
     }
 
     /// Returns the byte length of the units at the front of the file `base` that are in order and `wanted`, and the
@@ -94,7 +94,7 @@ impl BatchQueue {
         // Readers must not be led to the removed units.
         let end = if kept.is_empty() { 0 } else { end };
         *self.row.write() = BatchFileRow { bases: kept.clone(), end, max: end_of(writing.last.as_ref()) };
-        self.publish_bounds(0)?;
+        self.publish_bounds(0, 0)?;
         for base in gone.into_iter().rev() {
             self.remove_file(&mut writing, base)?;
             self.home.mark_folder(&self.folder());
@@ -171,7 +171,13 @@ impl BatchQueue {
     /// maximum if none does.
     pub fn correct_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
         let _writing = self.writing.lock();
-        self.publish_bounds(log_min)
+        self.publish_bounds(log_min, 0)
+    }
+
+    /// Like [`Self::correct_min_offset`], but never moves the minimum back, as in a plain queue.
+    pub(in crate::consume_queue) fn advance_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
+        let _writing = self.writing.lock();
+        self.publish_bounds(log_min, self.min.load(Ordering::Acquire))
     }
 
     /// Returns the end of the queue for a reader whose log ends at `log_end`; 0 if no unit is left.
@@ -189,8 +195,8 @@ impl BatchQueue {
     }
 
     /// Publishes the bounds of the row to readers, without the records before `log_min` and before the floor of the
-    /// topic. Only for the writer.
-    fn publish_bounds(&self, log_min: u64) -> Result<(), StoreError> {
+    /// topic. The minimum is at least `least`. Only for the writer.
+    fn publish_bounds(&self, log_min: u64, least: i64) -> Result<(), StoreError> {
         let row = self.row.read().clone();
         let (floor, deleted) =
             (self.home.floors.log_offset(self.topic()), self.home.floors.deleted(self.topic()));
@@ -200,7 +206,7 @@ impl BatchQueue {
         let is_deleted = first == row.end && deleted > 0 && self.ends_before(&row, deleted)?;
         let max = if is_deleted { 0 } else { row.max };
         let min = if first < row.end { self.unit_at(first)?.base_offset } else { max };
-        self.min.store(min, Ordering::Release);
+        self.min.store(min.max(least.min(max)), Ordering::Release);
         self.max.store(max, Ordering::Release);
         Ok(())
     }
@@ -278,7 +284,7 @@ impl BatchQueue {
         if old.is_empty() {
             return Ok(());
         }
-        self.correct_min_offset(log_min)?;
+        self.advance_min_offset(log_min)?;
         let mut writing = self.writing.lock();
         let folder = self.folder();
         for file in old {

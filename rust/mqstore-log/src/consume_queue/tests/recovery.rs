@@ -200,6 +200,10 @@ fn the_minimum_follows_the_log() {
         };
         assert_eq!(queue.min_offset(), expected, "log minimum {log_min}");
     }
+    // A floor before the log, as messages of an archive have, moves no minimum back.
+    set.correct_min_offsets_of("orders").unwrap();
+    queue.remove_below(1500, u64::MAX, &mut |_| ()).unwrap();
+    assert_eq!(queue.min_offset(), 33);
     queue.correct_min_offset(0).unwrap();
     assert_eq!(queue.min_offset(), 7);
 }

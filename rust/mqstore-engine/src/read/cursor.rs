@@ -64,8 +64,6 @@ pub struct QueueCursor {
     sparse: bool,
     /// The floors that the units respect.
     floors: FloorWatch,
-    /// Whether the queue is a light one, whose units can lead to hidden records anywhere.
-    is_light: bool,
 }
 
 impl QueueCursor {
@@ -101,7 +99,6 @@ impl QueueCursor {
             report: None,
             sparse: false,
             floors,
-            is_light: topic.starts_with(LIGHT_QUEUE_PREFIX),
         }
     }
 
@@ -441,7 +438,7 @@ impl QueueCursor {
                 view.topic, view.queue_id, view.queue_offset
             )));
         }
-        let matches = !(self.is_light && is_hidden(&*self.view, &view, &self.topic, offset))
+        let matches = !is_hidden(&*self.view, &view, &self.topic, offset)
             && self.filter.as_ref().is_none_or(|filter| filter.matches(&view));
         let batch = if view.sys_flag.inner_batch() { view.inner_batch() } else { None };
         let messages = batch.map_or(1, |(_, messages)| i64::from(messages.max(1)));

@@ -44,7 +44,7 @@ impl ConsumeQueue {
         Ok(found)
     }
 
-    /// Moves the minimum like [`Self::advance_min_offset`], then removes the files of [`Self::files_below`]. Durable
+    /// Moves the minimum like `advance_min_offset`, then removes the files of [`Self::files_below`]. Durable
     /// when it returns. Calls `removed` for each file.
     pub fn remove_below(
         &self,

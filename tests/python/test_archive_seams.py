@@ -85,6 +85,7 @@ def test_a_store_that_lost_messages_before_its_archive_began(runs: int, topics: 
         assert printed("cat", home, "--topic", "orders")
 
 
+@pytest.mark.filterwarnings("ignore:.*neither the archive nor the log:mqstore.StoreWarning")
 def test_an_archive_continues_after_segments_that_it_does_not_have(tmp_path: Path) -> None:
     """A store without its archive deletes segments. Then the archive is configured again."""
     with mqstore.open(tmp_path / "store", "create", options=KEEPING) as store:

@@ -59,7 +59,8 @@ def prepare(options: dict[str, Any]) -> None:
     """Creates the store if missing, and the staging folder. Sets the token in the options."""
     path = options["path"]
     if not Path(path).exists():
-        mqstore.open(path, "create").close()
+        # Another driver may create it at the same time.
+        once_unlocked(lambda: mqstore.open(path, "create"), _LOCK_WAIT_SECONDS).close()
     # Before any task runs. The store can also be opened later; then the append learns it.
     refuse_driver(path)
     mqstore.open(path).close()

@@ -69,13 +69,28 @@ def prepare(options: dict[str, Any]) -> None:
     token = stage / "token"
     # A crash of the machine can leave it empty.
     if not token.exists() or not token.stat().st_size:
-        _write(token, {"token": secrets.token_hex(16)})
+        _make_token(token)
     for folder in (stage, stage.parent, stage.parent.parent):
         sync_folder(folder)
     # Removes old folders of jobs that were never completed.
     journal = _read_journal(path)
     sweep(stage, *([] if journal is None else [journal["job"]]))
     options["token"] = token.read_text()
+
+
+def _make_token(token: Path) -> None:
+    """Creates the token. Of several drivers at the same time one does, so that the tasks of each find its token."""
+    new = token.with_name(f"token-{secrets.token_hex(8)}")
+    _write(new, {"token": secrets.token_hex(16)})
+    try:
+        if token.exists() and not token.stat().st_size:
+            new.replace(token)
+        else:
+            token.hardlink_to(new)
+    except FileExistsError:
+        pass
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def abandon(options: dict[str, Any], job: str) -> None:

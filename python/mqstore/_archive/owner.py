@@ -136,7 +136,7 @@ def _missing(values: dict[str, Any], archived_to: int, manifest: ArchiveManifest
     elif segments[0].base > first:
         found, missing = f"the archive begins at log offset {segments[0].base}", (first, segments[0].base)
     else:
-        end = min(manifest.end, manifest.covered_from(log_start)) if log_start < archived_to else manifest.end
+        end = manifest.covered_from(log_start) if log_start < archived_to else manifest.end
         found, missing = f"the archive has the log up to offset {end}", (end, archived_to)
     if missing[0] >= missing[1]:
         return None

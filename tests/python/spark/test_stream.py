@@ -220,6 +220,15 @@ def test_the_end_of_a_query_is_fixed_when_it_starts(made: Path) -> None:
     assert queues(_stream.latest(asked, at, None, False))["new-1"] == {"0": 50}
 
 
+def test_a_queue_that_is_created_while_a_query_starts_is_after_its_end(made: Path) -> None:
+    asked = options(made, subscribePattern=".*", startingOffsets="earliest")
+    target = _stream.ends(asked)
+    with mqstore.open(made, "rw") as store:
+        store.append("new", b"1")
+    first = _stream.latest(asked, _stream.initial(asked), target, True)
+    assert queues(first) == {"orders": {"0": 50, "1": 50}}
+
+
 def test_bytes_of_a_trigger(made: Path) -> None:
     with mqstore.open(made) as store:
         size = store.read("orders", 0, 20).__next__().size

@@ -214,9 +214,6 @@ pub(crate) fn folders_are_worth_it(tree: &Tree) -> Vec<Finding> {
         if parts.len() < 3 && !has_own_tests {
             found.push(Finding::new(path, 1, format!("{} parts; join them", parts.len())));
         }
-        if tree.text(&format!("{folder}.rs")).is_some() {
-            found.push(Finding::new(path, 1, "is also a file next to the folder"));
-        }
     }
     let files =
         tree.below("rust/", ".rs").filter(|(path, _)| path.contains("/src/") && !path.ends_with("/mod.rs"));

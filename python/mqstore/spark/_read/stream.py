@@ -42,6 +42,9 @@ def _shown(positions: Positions, log: dict[str, Any] | None = None) -> dict[str,
 
 
 def _positions(shown: dict[str, Any]) -> Positions:
+    """Returns the next offset of each queue; an offset in words has none."""
+    if "starting" in shown:
+        return {}
     return {(topic, int(queue)): at for topic, queues in shown.items() if topic != MARK for queue, at in queues.items()}
 
 
@@ -120,11 +123,12 @@ def latest(
         if "starting" in start:
             _check_starts(begins, limits)
         limits = _with_archive(store, limits, begins)
+        known = _positions(start)
         if target is not None:
             # All that does not exist when the query starts is after its end, also new queues.
             aims = _positions(target)
             most = {queue: min(at, aims.get(queue, begins[queue])) for queue, at in most.items()}
-            begins = {queue: at for queue, at in begins.items() if queue in aims or queue in _positions(start)}
+            begins = {queue: at for queue, at in begins.items() if queue in aims or queue in known}
         wanted: dict[tuple[str, int], tuple[int, int]] = {}
         for queue, begin in begins.items():
             # Deleted messages do not count for a limit. The plan of the batch reports them.
@@ -132,7 +136,6 @@ def latest(
         if capped:
             _cap(store, options, wanted)
         found = {queue: max(begins[queue], end) for queue, (_, end) in wanted.items()}
-        known = {} if "starting" in start else _positions(start)
         for queue in _deleted(store, known, limits):
             # A later topic of this name is a new one.
             del known[queue]
@@ -219,7 +222,7 @@ def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) ->
         limits = planning.bounds(store, options["topics"])
         begins = _starts(store, limits, start, lost)
         limits = _with_archive(store, limits, begins)
-        known = {} if "starting" in start else _positions(start)
+        known = _positions(start)
         hidden = mark.Hidden(store, start.get(MARK))
         found = []
         for queue, to in _positions(end).items():

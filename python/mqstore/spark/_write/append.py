@@ -29,8 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _native
-from mqstore._admin.files import replace_state, sync_folder
+from mqstore._admin.files import replace_file, replace_state, sync_folder
 from mqstore._paths import home_of
+from mqstore._publish.local import Directory
+from mqstore._remote.failure import RequestFailure
 from mqstore.errors import CorruptionError, InvalidMessageError
 from mqstore.spark._jobs.folders import sweep
 from mqstore.spark._locks import once_unlocked, refuse_driver
@@ -80,17 +82,13 @@ def prepare(options: dict[str, Any]) -> None:
 
 def _make_token(token: Path) -> None:
     """Creates the token. Of several drivers at the same time one does, so that the tasks of each find its token."""
-    new = token.with_name(f"token-{secrets.token_hex(8)}")
-    _write(new, {"token": secrets.token_hex(16)})
+    content = json.dumps({"token": secrets.token_hex(16)}).encode()
     try:
-        if token.exists() and not token.stat().st_size:
-            new.replace(token)
-        else:
-            token.hardlink_to(new)
-    except FileExistsError:
-        pass
-    finally:
-        new.unlink(missing_ok=True)
+        if not Directory(str(token.parent)).put_if_absent(token.name, content) and not token.stat().st_size:
+            replace_file(token, content)
+    except RequestFailure:
+        # A file system without hard links.
+        replace_file(token, content)
 
 
 def abandon(options: dict[str, Any], job: str) -> None:

@@ -122,7 +122,7 @@ impl DelayCounts {
 
 /// Cancelled messages.
 #[derive(Debug, Default)]
-pub(super) struct CancelledIds {
+struct CancelledIds {
     records: HashSet<u64>,
     /// By slot.
     keys: HashMap<i64, Vec<Box<str>>>,
@@ -149,15 +149,15 @@ impl CancelledIds {
 /// The saved state of delays, as far as a reader needs it.
 pub(super) struct SavedDelays {
     /// Description of damage in the file of the saved state.
-    pub(super) damage: Option<String>,
-    pub(super) check_bytes: Vec<u8>,
+    damage: Option<String>,
+    check_bytes: Vec<u8>,
     pub(super) check: TimerCheckpoint,
     pub(super) state: Option<DelayState>,
     /// The first undelivered offset of each level.
     pub(super) levels: LevelOffsets,
     /// `None` if the file is not valid.
-    pub(super) wheel: Option<TimerWheel>,
-    pub(super) log: Option<TimerLog>,
+    wheel: Option<TimerWheel>,
+    log: Option<TimerLog>,
 }
 
 impl SavedDelays {
@@ -192,23 +192,33 @@ impl SavedDelays {
 }
 
 pub(super) struct PendingScan<'a> {
-    pub(super) store: &'a Store,
-    pub(super) now_ms: i64,
-    pub(super) cancelled: CancelledIds,
-    pub(super) counts: DueCounts,
+    store: &'a Store,
+    now_ms: i64,
+    cancelled: CancelledIds,
+    counts: DueCounts,
     /// The slot of the records that the caller wants; `None` for all. Records that came late are in a later slot, which is
     /// due.
-    pub(super) slot: Option<i64>,
+    slot: Option<i64>,
     /// Log offsets of the waiting timer records, if the caller wants them.
-    pub(super) listed: Option<Vec<u64>>,
+    listed: Option<Vec<u64>>,
     /// Records from this log offset on are ignored.
-    pub(super) limit: u64,
+    limit: u64,
 }
 
 impl<'a> PendingScan<'a> {
     pub(super) fn new(store: &'a Store, now_ms: i64) -> Self {
         let (cancelled, counts) = (CancelledIds::default(), DueCounts::default());
         Self { store, now_ms, cancelled, counts, slot: None, listed: None, limit: u64::MAX }
+    }
+
+    /// Also lists the messages before log offset `limit`; with `slot`, only those that can have this slot.
+    pub(super) fn listing(self, slot: Option<i64>, limit: u64) -> Self {
+        Self { listed: Some(Vec::new()), slot, limit, ..self }
+    }
+
+    /// Returns the log offsets of the listed messages.
+    pub(super) fn into_offsets(self) -> Vec<u64> {
+        self.listed.unwrap_or_default()
     }
 
     pub(super) fn timer(

@@ -186,8 +186,7 @@ fn timer_records(
     basis: RecoveryBasis,
     (slot, limit): (Option<i64>, u64),
 ) -> Result<Vec<u64>, StoreError> {
-    let scan = PendingScan::new(store, store.clock().now_ms());
-    let mut scan = PendingScan { listed: Some(Vec::new()), slot, limit, ..scan };
+    let mut scan = PendingScan::new(store, store.clock().now_ms()).listing(slot, limit);
     if basis == RecoveryBasis::Queue {
         match store.bounds(TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => {}
@@ -203,7 +202,7 @@ fn timer_records(
         }
         scan.timer(saved, &mut Vec::new())?;
     }
-    let mut offsets = scan.listed.unwrap_or_default();
+    let mut offsets = scan.into_offsets();
     offsets.sort_unstable();
     offsets.dedup();
     Ok(offsets)

@@ -7,7 +7,9 @@ skipped with the reason.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ import mqstore
 import mqstore.testing
 from conftest import Cli
 from loop_device import Disk, obstacle
+from mqstore._admin.files import replace_file
 
 MODES = ["async", "sync", "manual", "pooled"]
 MIB = 1 << 20
@@ -184,3 +187,18 @@ def test_a_store_with_the_default_sizes_works_on_a_small_volume(small_disk: Disk
     assert mqstore.verify(home).ok
     for path in sorted(small_disk.path.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_a_replacement_that_fails_leaves_the_old_file_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = home / "state"
+    home.mkdir()
+    replace_file(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [each.name for each in home.iterdir()] == ["state"]

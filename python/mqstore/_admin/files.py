@@ -32,13 +32,17 @@ def replace_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replaces a file in one step, durably."""
+    """Replaces a file in one step, durably. A failure leaves the old file, and no other."""
     new = Path(f"{path}.new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

@@ -129,7 +129,7 @@ def test_starts(made: Path) -> None:
     end = _stream.latest(asked, start, None, True)
     assert rows(asked, start, end) == [96, 98]
     with mqstore.open(made) as store:
-        when = store.read("orders", 0, 49).__next__().store_timestamp + 1
+        when = max(next(store.read("orders", queue, 49)).store_timestamp for queue in range(2)) + 1
     asked = options(made, startingTimestamp=when)
     start = _stream.initial(asked)
     first = _stream.latest(asked, start, None, True)

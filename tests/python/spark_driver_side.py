@@ -106,6 +106,21 @@ def write_rows(spark: Any, path: str, count: int = 5, form: str = "mqstore", **o
     rows.write.format(form).options(topic="t", **options).mode("append").save(path)
 
 
+def session_is_ready(spark: Any) -> bool:
+    return bool(spark.range(1).count())
+
+
+def stream_into_folders(spark: Any, path: str, work: str, options: dict[str, Any]) -> None:
+    """Runs a query up to the current end. Writes each batch to a folder of its own."""
+
+    def write(frame: Any, batch: int) -> None:
+        frame.write.mode("overwrite").parquet(f"{work}/out/{batch}")
+
+    frame = spark.readStream.format("mqstore").options(**options).load(path)
+    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", f"{work}/checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
 def in_threads(spark: Any, *calls: Callable[[], Any]) -> None:
     """Makes calls at the same time."""
 

@@ -14,20 +14,26 @@ import random
 import shutil
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset
+
 import mqstore
 from mqstore import _native
 from mqstore.spark import _source
 from mqstore.spark._read import rows as _rows
 from mqstore.spark._read import stream as _stream
+from spark_cluster import Cluster, Driver, Failed
+from spark_driver_side import session_is_ready, stream_into_folders
 
 SEGMENT_BYTES = 1 << 14
 QUEUE_ENTRIES = 40
+COLUMNS = "topic,queue_id,queue_offset,body"
 Queue = tuple[str, int]
 
 
@@ -113,7 +119,7 @@ class StreamHistory:
 
     def options(self) -> dict[str, Any]:
         texts = {"path": str(self.home), "subscribePattern": ".*s", "startingOffsets": "earliest"}
-        texts |= {"columns": "topic,queue_id,queue_offset,body", "includeBody": "true"}
+        texts |= {"columns": COLUMNS, "includeBody": "true"}
         texts |= {"maxOffsetsPerTrigger": str(self.chance.choice([1, 3, 10, 50, 1000]))}
         return _source.stream_reader(texts, _source.schema(texts)).options
 
@@ -277,10 +283,7 @@ class StreamHistory:
         except mqstore.MQStoreError as error:
             assert "failOnDataLoss=false" in str(error), error
             assert may or self.has_lost(), f"no message is lost: {error}"
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                self.run_batches(self.lenient, None, is_lenient=True)
-            assert any(issubclass(one.category, mqstore.StoreWarning) for one in caught)
+            self.pass_over()
             self.forgive()
         else:
             assert not self.went_back, "the store went back"
@@ -288,6 +291,13 @@ class StreamHistory:
             if is_done:
                 self.may_have_gone_back = False
                 self.is_complete()
+
+    def pass_over(self) -> None:
+        """Continues behind a loss, with a warning."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.run_batches(self.lenient, None, is_lenient=True)
+        assert any(issubclass(one.category, mqstore.StoreWarning) for one in caught)
 
     def has_lost(self) -> bool:
         losses = self.deleted_unread() or any(
@@ -345,29 +355,41 @@ class StreamHistory:
             count += 1
             end = self.waiting
             if end is None:
-                self.met = {queue: len(rows) for queue, rows in self.model.former.items()}
-                self.gone = {queue: rows for queue, rows in self.met.items() if queue not in self.model.queues}
+                self.meet_deleted()
                 end = json.loads(json.dumps(_stream.latest(options, self.at, None, True)))
-                self.marked = {
-                    row.number
-                    for queue, rows in self.model.queues.items()
-                    for row in rows
-                    if row.state == "there" and row.offset >= self.model.compacted.get(queue, 0)
-                } if end != self.at else self.marked  # fmt: skip
-            if end == self.at:
-                return True
-            self.waiting = end
+                if end == self.at:
+                    return True
+                self.plan(end)
             found = self.read(options, self.at, end)
             self.check_batch(end, found, is_lenient)
             if not is_lenient and self.chance.random() < 0.1:
                 # The driver is killed before the commit: Spark plans the same batch again.
                 return False
-            for queue in [each for each, rows in self.model.former.items() if len(rows) == self.met.get(each)]:
-                there = self.model.queues.get(queue)
-                if queue in self.gone or not there or self.position(end, queue) >= there[0].offset:
-                    self.model.unseen.setdefault(queue, []).extend(self.model.former.pop(queue))
-            self.at, self.waiting = end, None
+            self.commit(end)
         return False
+
+    def meet_deleted(self) -> None:
+        """Notes which deleted topics there are when a batch is planned."""
+        self.met = {queue: len(rows) for queue, rows in self.model.former.items()}
+        self.gone = {queue: rows for queue, rows in self.met.items() if queue not in self.model.queues}
+
+    def plan(self, end: dict[str, Any]) -> None:
+        """Notes a planned batch, and the messages of the log at that time."""
+        self.waiting = end
+        self.marked = {
+            row.number
+            for queue, rows in self.model.queues.items()
+            for row in rows
+            if row.state == "there" and row.offset >= self.model.compacted.get(queue, 0)
+        }
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Notes a complete batch."""
+        for queue in [each for each, rows in self.model.former.items() if len(rows) == self.met.get(each)]:
+            there = self.model.queues.get(queue)
+            if queue in self.gone or not there or self.position(end, queue) >= there[0].offset:
+                self.model.unseen.setdefault(queue, []).extend(self.model.former.pop(queue))
+        self.at, self.waiting = end, None
 
     def read(self, options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) -> Counter[Any]:
         found: Counter[Any] = Counter()
@@ -398,11 +420,15 @@ class StreamHistory:
         with mqstore.open(self.home, "r") as reader:
             return queue[0] == "prices" and row.offset < (_native.compaction_end(reader, *queue) or 0)
 
-    def run(self, steps: int) -> None:
-        verbs = {
+    def verbs(self) -> dict[Callable[[], None], float]:
+        """The verbs, each with its weight."""
+        return {
             self.append: 10, self.batches: 8, self.create: 2, self.delete: 1, self.expire: 3, self.topic_retention: 1,
             self.compact: 2, self.reclaim: 1, self.archive: 0.5, self.back_up: 1, self.restore: 2, self.damage: 0.5,
         }  # fmt: skip
+
+    def run(self, steps: int) -> None:
+        verbs = self.verbs()
         try:
             for _ in range(steps):
                 verb = self.chance.choices(list(verbs), list(verbs.values()))[0]
@@ -415,3 +441,78 @@ class StreamHistory:
         finally:
             with suppress(mqstore.StoreClosedError):
                 self.store.close()
+
+
+class SessionHistory(StreamHistory):
+    """The same with queries of a real session, whose driver is killed at random moments of a query."""
+
+    def __init__(self, home: Path, seed: int, cluster: Cluster) -> None:
+        super().__init__(home, seed)
+        self.cluster = cluster
+        self.driver: Driver | None = None
+        self.kills = 0
+        self.work = home / "query"
+        """Its folder `out` has a folder of Parquet files for each batch."""
+
+    def verbs(self) -> dict[Callable[[], None], float]:
+        verbs = super().verbs()
+        del verbs[self.damage]
+        return verbs
+
+    def pass_over(self) -> None:
+        self.run_batches(self.lenient, None, is_lenient=True)
+
+    def run_batches(self, options: dict[str, Any], most: int | None, is_lenient: bool = False) -> bool:
+        """Runs one query up to the end. Without a limit of the number of batches, no driver is killed."""
+        before = self.batches_in("commits")
+        if self.waiting is None:
+            self.meet_deleted()
+        self.store.flush()
+        is_complete, reason = False, ""
+        try:
+            is_complete = self.query(options, is_killed=most is not None)
+        except Failed as error:
+            reason = str(error)
+        for batch in self.batches_in("offsets")[len(before) :]:
+            end = json.loads((self.work / "checkpoint/offsets" / str(batch)).read_text().splitlines()[-1])
+            if self.waiting is None:
+                self.meet_deleted()
+                self.plan(end)
+            assert self.waiting == end, "Spark runs a batch again with the same end"
+            if batch not in self.batches_in("commits"):
+                break
+            self.check_batch(end, self.rows_of(batch), is_lenient)
+            self.commit(end)
+        if reason:
+            assert "MQStoreError" in reason, reason
+            raise mqstore.MQStoreError(reason)
+        return is_complete
+
+    def query(self, options: dict[str, Any], is_killed: bool) -> bool:
+        """Returns whether the query ended before its driver was killed."""
+        if self.driver is None:
+            self.driver = self.cluster.driver()
+            # Only a driver that is ready can be killed in a query.
+            self.driver.call(session_is_ready)
+        given = {"subscribePattern": ".*s", "startingOffsets": "earliest", "columns": COLUMNS}
+        given |= {"maxOffsetsPerTrigger": options["max_offsets"], "failOnDataLoss": options["fail_on_data_loss"]}
+        self.driver.begin(stream_into_folders, str(self.home), str(self.work), given)
+        if is_killed:
+            try:
+                self.driver.end_of(self.chance.uniform(0, 3))
+            except TimeoutError:
+                self.driver.kill()
+                self.driver, self.kills = None, self.kills + 1
+                return False
+        else:
+            self.driver.end_of()
+        return True
+
+    def batches_in(self, log: str) -> list[int]:
+        """The numbers of the batches in a log of the checkpoint."""
+        return sorted(int(each.name) for each in (self.work / "checkpoint" / log).glob("[0-9]*"))
+
+    def rows_of(self, batch: int) -> Counter[Any]:
+        folder = self.work / "out" / str(batch)
+        rows = pyarrow.dataset.dataset(folder, format="parquet").to_table().to_pylist() if folder.exists() else []
+        return Counter((row["topic"], row["queue_id"], row["queue_offset"], row["body"]) for row in rows)

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, AtomicU16, Ordering};
 
 use crate::bytes::{field, put};
 use crate::error::FormatError;
-use crate::record::Host;
+use crate::host::Host;
 
 /// Maximum number of bytes in an id.
 const MAX_ID_BYTES: usize = 28;

@@ -15,10 +15,12 @@ mod bytes;
 pub mod checkpoint;
 pub mod compression;
 pub mod consume_queue;
+mod delay_levels;
 pub mod delays;
 pub mod dledger;
 mod error;
 pub mod hash;
+mod host;
 pub mod ids;
 pub mod index;
 pub mod json;
@@ -40,7 +42,7 @@ pub use compression::{DEFAULT_COMPRESSION_LEVEL, compress, decompress, unpack_li
 pub use consume_queue::batch_unit::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER};
 pub use consume_queue::extension_unit::{CqExtUnit, ext_address, ext_offset};
 pub use consume_queue::unit::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
-pub use delays::delay_levels::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
+pub use delay_levels::{DEFAULT_DELAY_LEVELS, DelayLevels};
 pub use dledger::{
     DLEDGER_PREFIX, RAFT_HEADER_BYTES, RAFT_UNIT_BYTES, RaftHeader, RaftUnit, java_property, raft_blank,
 };
@@ -48,6 +50,7 @@ pub use error::FormatError;
 pub use hash::{
     Crc31, IndexHasher, crc31, crc32, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code,
 };
+pub use host::Host;
 pub use ids::{
     KeyBlock, MadeKey, UniqueKeyGenerator, offset_message_id, parse_offset_message_id, push_offset_message_id,
 };
@@ -62,7 +65,7 @@ pub use record::tiered::{
     parse_tiered_cluster_folder, parse_tiered_file_name, tiered_cluster_folder, tiered_file_name,
 };
 pub use record::{
-    BLANK_HEADER_BYTES, CrcCheck, EntryFields, HiddenPlaceholder, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2,
+    BLANK_HEADER_BYTES, CrcCheck, EntryFields, HiddenPlaceholder, MAGIC_BLANK, MAGIC_V1, MAGIC_V2,
     MAX_HIDDEN_BYTES, MIN_RECORD_BYTES, PHYSICAL_OFFSET_POSITION, PLACEHOLDER_TOPIC, PROPERTY_CRC_BYTES,
     Peek, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordOutline, RecordParts, RecordSpec, RecordView,
     Version, encode_blank, encode_placeholder, patch_body_crc, patch_position, patch_prepared_offset, peek,
@@ -70,4 +73,4 @@ pub use record::{
 };
 pub use sql::{SqlError, SqlFilter};
 pub use sys_flag::{Compression, SysFlag, TransactionType};
-pub use topic::{namespace_of, validate_group, validate_stored_topic, validate_topic};
+pub use topic::{SCHEDULE_TOPIC, namespace_of, validate_group, validate_stored_topic, validate_topic};

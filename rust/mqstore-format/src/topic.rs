@@ -2,7 +2,6 @@
 //!
 //! Source: `TopicValidator#validateTopic`, `HookUtils#checkBeforePutMessage`.
 
-use crate::delays::delay_levels::SCHEDULE_TOPIC;
 use crate::error::FormatError;
 
 /// Prefix of the topics with a group's messages for retry.
@@ -11,6 +10,8 @@ pub const RETRY_TOPIC_PREFIX: &str = "%RETRY%";
 pub const DLQ_TOPIC_PREFIX: &str = "%DLQ%";
 /// Prefix of RocketMQ's own topics.
 pub const SYSTEM_TOPIC_PREFIX: &str = "rmq_sys_";
+/// The topic of delayed records.
+pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// Topic of half messages, in queue 0.
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 /// Topic of op messages, which decide half messages, in queue 0.

@@ -12,18 +12,24 @@
 //!
 //! A log in separate folders (`mqstore/paths`) is refused, too.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_io::vfs::parent_dir;
 use mqstore_io::{Access, DirEntry, FileKind, FileStat, VfsFile, switch};
 
-use crate::repair::log::copy_bytes;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::writer_pid;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::{OWN_FOLDER, StoreFiles};
+
+/// Bytes of one copy step.
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;
+
+/// Bytes of a page; a page of zeros becomes a hole of the copy.
+const PAGE_BYTES: usize = 4096;
 
 /// A copy that does not have its final name yet.
 #[derive(Debug)]
@@ -257,4 +263,37 @@ impl<T> CompleteCopy<T> {
         }
         Ok(self.value)
     }
+}
+
+/// Copies `range` of `from` to the front of `to`, with pages of zeros as holes. Returns whether any byte was not zero.
+/// `to` gets the length of the range.
+pub(crate) fn copy_bytes(
+    from: &dyn VfsFile,
+    to: &dyn VfsFile,
+    range: Range<u64>,
+    step: &mut dyn FnMut(u64) -> Result<(), StoreError>,
+    place: (&Path, &Path),
+) -> Result<bool, StoreError> {
+    let (source, target) = place;
+    to.set_len(range.end.saturating_sub(range.start)).at(target, "making a copy")?;
+    let mut buffer = Vec::new();
+    let mut some = false;
+    let mut at = range.start;
+    while let Some(data) = from.next_data(at).at(source, "looking for data")?.filter(|data| *data < range.end)
+    {
+        step(data - at)?;
+        at = at.max(data);
+        buffer.resize(((range.end - at) as usize).min(CHUNK_BYTES), 0);
+        from.read_exact_once_at(&mut buffer, at).at(source, "reading what is copied")?;
+        for (page, start) in buffer.chunks(PAGE_BYTES).zip((at - range.start..).step_by(PAGE_BYTES)) {
+            if page.iter().fold(0, |all, byte| all | byte) != 0 {
+                some = true;
+                to.write_all_at(page, start).at(target, "writing a copy")?;
+            }
+        }
+        step(buffer.len() as u64)?;
+        at += buffer.len() as u64;
+    }
+    step(range.end.saturating_sub(at))?;
+    Ok(some)
 }

@@ -22,9 +22,8 @@ use std::sync::Arc;
 use mqstore_format::RecordView;
 use mqstore_io::{FileKind, switch};
 
-use super::copy::{StagedCopy, copy_file, copy_open_file};
 use super::repair::FinishedLog;
-use crate::repair::log::copy_bytes;
+use crate::copy::{StagedCopy, copy_bytes, copy_file, copy_open_file};
 use crate::repair::segment_files::load;
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::{IoContext, StoreError};

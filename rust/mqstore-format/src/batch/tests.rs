@@ -4,7 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::{CrcCheck, Host, RecordView};
+use crate::host::Host;
+use crate::record::{CrcCheck, RecordView};
 use crate::sys_flag::SysFlag;
 use crate::testing::hex;
 

@@ -3,13 +3,13 @@
 //! Source: `HookUtils#transformTimerMessage`, `#transformDelayLevelMessage`, `TransactionalMessageBridge`,
 //! `DefaultTransactionalMessageCheckListener#resolveDiscardMsg`.
 
-use crate::delays::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
+use crate::delay_levels::DelayLevels;
 use crate::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, roll};
 use crate::properties::{
     REAL_QID, REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, TIMER_ORIGIN_OFFSET, TIMER_OUT_MS,
 };
 use crate::record::RecordView;
-use crate::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC, SYSTEM_TOPIC_PREFIX};
+use crate::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX};
 use crate::transaction::{HalfRecord, OpRecord};
 
 /// Ours: the property of an exported message that waits, with its due time in epoch milliseconds. No store has it: an
@@ -150,8 +150,9 @@ impl<'a> LevelRecord<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Host;
     use crate::properties::{PGROUP, TAGS, TRANSACTION_CHECK_TIMES, TRANSACTION_ID, UNIQ_KEY, push_property};
-    use crate::record::{Host, RecordSpec};
+    use crate::record::RecordSpec;
     use crate::transaction::{DECISION, Decision, TRANSACTION};
 
     const STORED: i64 = 1_700_000_000_123;

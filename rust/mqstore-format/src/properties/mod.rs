@@ -12,7 +12,11 @@
 use std::borrow::Cow;
 
 use crate::error::FormatError;
-use crate::record::{MAX_PROPERTIES_BYTES, PROPERTY_CRC_BYTES};
+
+/// Maximum length of the properties text, including the CRC property, in bytes: the length is a signed 16-bit number.
+pub const MAX_PROPERTIES_BYTES: usize = 32_767;
+/// Byte length of the `__CRC32#` property: 8 bytes name, `0x01`, 10 digits, `0x02`.
+pub const PROPERTY_CRC_BYTES: usize = 20;
 
 /// Separates name and value.
 pub const NAME_VALUE_SEPARATOR: u8 = 0x01;

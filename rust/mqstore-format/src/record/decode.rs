@@ -8,13 +8,14 @@ use std::borrow::Cow;
 
 use super::frame::Frame;
 use super::{
-    BODY_CRC_POSITION, BORN_TIMESTAMP_POSITION, CrcCheck, EntryFields, FLAG_POSITION, Host,
+    BODY_CRC_POSITION, BORN_TIMESTAMP_POSITION, CrcCheck, EntryFields, FLAG_POSITION,
     PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordOutline, Version,
 };
 use crate::bytes::{Reader, field};
 use crate::compression::{decompress, unpack_limit};
-use crate::delays::delay_levels::DelayLevels;
+use crate::delay_levels::DelayLevels;
 use crate::error::FormatError;
+use crate::host::Host;
 use crate::ids::offset_message_id;
 use crate::properties::{KEYS, Properties, TAGS, UNIQ_KEY};
 use crate::sys_flag::SysFlag;

@@ -6,7 +6,7 @@
 //! `MessageExtEncoder#encode`, `CommitLog.DefaultAppendMessageCallback#doAppend`.
 
 use super::{
-    BODY_CRC_POSITION, BORN_HOST_POSITION, BORN_TIMESTAMP_POSITION, FLAG_POSITION, Host, MAGIC_POSITION,
+    BODY_CRC_POSITION, BORN_HOST_POSITION, BORN_TIMESTAMP_POSITION, FLAG_POSITION, MAGIC_POSITION,
     MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES,
     QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordView, STORE_TIMESTAMP_POSITION, SYS_FLAG_POSITION,
     Version, whole_record,
@@ -14,6 +14,7 @@ use super::{
 use crate::bytes::{field, put};
 use crate::error::FormatError;
 use crate::hash::{Crc31, crc31};
+use crate::host::Host;
 use crate::properties::{PROPERTY_CRC_HEAD, SEPARATOR, property_crc_text};
 use crate::sys_flag::SysFlag;
 

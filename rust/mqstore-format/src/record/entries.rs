@@ -14,7 +14,7 @@ use super::{
     QUEUE_OFFSET_POSITION,
 };
 use crate::bytes::field;
-use crate::delays::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
+use crate::delay_levels::DelayLevels;
 use crate::error::FormatError;
 use crate::hash::{IndexHasher, crc31, java_hash, java_hash_bytes};
 use crate::properties::{
@@ -23,7 +23,7 @@ use crate::properties::{
     property_crc_value,
 };
 use crate::sys_flag::{SysFlag, TransactionType};
-use crate::topic::{LIGHT_QUEUE_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
+use crate::topic::{LIGHT_QUEUE_PREFIX, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX};
 
 /// The checksums that [`RecordOutline::check_crc`] verifies.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]

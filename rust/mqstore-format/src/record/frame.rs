@@ -1,8 +1,9 @@
 //! The parts of a record, split by its lengths.
 
-use super::{BORN_HOST_POSITION, Host, MIN_RECORD_BYTES, SYS_FLAG_POSITION, Version};
+use super::{BORN_HOST_POSITION, MIN_RECORD_BYTES, SYS_FLAG_POSITION, Version};
 use crate::bytes::{Reader, field};
 use crate::error::FormatError;
+use crate::host::Host;
 use crate::properties::Properties;
 use crate::sys_flag::SysFlag;
 

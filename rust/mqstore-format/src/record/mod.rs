@@ -10,7 +10,6 @@ mod decode;
 mod encode;
 mod entries;
 mod frame;
-mod host;
 mod placeholder;
 pub mod tiered;
 
@@ -20,13 +19,13 @@ pub use encode::{
     seal_property_crc,
 };
 pub use entries::{CrcCheck, EntryFields, RecordOutline};
-pub use host::Host;
 pub use placeholder::{
     HiddenPlaceholder, MAX_HIDDEN_BYTES, PLACEHOLDER_TOPIC, encode_placeholder, placeholder_bytes,
 };
 
 use crate::bytes::{Reader, field};
 use crate::error::FormatError;
+pub use crate::properties::{MAX_PROPERTIES_BYTES, PROPERTY_CRC_BYTES};
 
 /// Magic of a record whose topic length takes one byte.
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -39,8 +38,6 @@ pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
 pub const MIN_RECORD_BYTES: usize = 91;
 /// Byte length of a blank: its length and its magic. Every segment keeps this much free after a record.
 pub const BLANK_HEADER_BYTES: usize = 8;
-/// Byte length of the `__CRC32#` property: 8 bytes name, `0x01`, 10 digits, `0x02`.
-pub const PROPERTY_CRC_BYTES: usize = 20;
 
 /// Position of MAGICCODE.
 pub const MAGIC_POSITION: usize = 4;
@@ -65,8 +62,6 @@ pub const STORE_TIMESTAMP_POSITION: usize = 56;
 
 /// Maximum topic length of a V1 record, in bytes: the length is a signed byte.
 pub const MAX_TOPIC_BYTES_V1: usize = 127;
-/// Maximum length of the properties text, including the CRC property, in bytes: the length is a signed 16-bit number.
-pub const MAX_PROPERTIES_BYTES: usize = 32_767;
 
 /// The size of the topic length field.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]

@@ -22,11 +22,12 @@
 //! Source: `CommitLogDispatcherBuildConsumeQueue`, `IndexService#buildIndex`.
 
 use super::{
-    BORN_HOST_POSITION, FLAG_POSITION, Host, MAX_TOPIC_BYTES_V1, MIN_RECORD_BYTES, PROPERTY_CRC_BYTES,
+    BORN_HOST_POSITION, FLAG_POSITION, MAX_TOPIC_BYTES_V1, MIN_RECORD_BYTES, PROPERTY_CRC_BYTES,
     RecordOutline, RecordParts, RecordSpec, RecordView, Version,
 };
 use crate::bytes::field;
 use crate::error::FormatError;
+use crate::host::Host;
 use crate::properties::PROPERTY_CRC_HEAD;
 use crate::sys_flag::{SysFlag, TransactionType};
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::TieredLog;
-use crate::delays::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
+use crate::delay_levels::DelayLevels;
 use crate::properties::{PropertiesBuilder, without_property};
 use crate::sys_flag::{Compression, SysFlag, TransactionType};
 use crate::testing::hex;

@@ -248,9 +248,9 @@ mod tests {
 
     use super::super::super::problem::ProblemKind;
     use super::*;
-    use crate::repair::log::MisorderedRange;
     use crate::verify::index_walk::KeyEvent;
     use crate::verify::log_part::{MissingUnits, QueuePart};
+    use crate::verify::misordered::MisorderedRange;
 
     fn attempt() -> (StoreFiles, PathBuf) {
         let vfs = Arc::new(SimVfs::default());

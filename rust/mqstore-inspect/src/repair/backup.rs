@@ -14,50 +14,12 @@ use std::path::{Path, PathBuf};
 
 use mqstore_io::{Access, VfsFile, switch};
 
+use crate::copy::{CHUNK_BYTES, copy_bytes};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// Bytes of one copy step.
-pub(crate) const CHUNK_BYTES: usize = 1 << 20;
-
 /// Called with the number of bytes done. An error that it returns ends the repair; run the repair again to complete it.
 pub(crate) type ByteProgress<'a> = &'a mut dyn FnMut(u64) -> Result<(), StoreError>;
-
-/// Bytes of a page; a page of zeros becomes a hole of the copy.
-const PAGE_BYTES: usize = 4096;
-
-/// Copies `range` of `from` to the front of `to`, with pages of zeros as holes. Returns whether any byte was not zero.
-/// `to` gets the length of the range.
-pub(crate) fn copy_bytes(
-    from: &dyn VfsFile,
-    to: &dyn VfsFile,
-    range: Range<u64>,
-    step: &mut dyn FnMut(u64) -> Result<(), StoreError>,
-    place: (&Path, &Path),
-) -> Result<bool, StoreError> {
-    let (source, target) = place;
-    to.set_len(range.end.saturating_sub(range.start)).at(target, "making a copy")?;
-    let mut buffer = Vec::new();
-    let mut some = false;
-    let mut at = range.start;
-    while let Some(data) = from.next_data(at).at(source, "looking for data")?.filter(|data| *data < range.end)
-    {
-        step(data - at)?;
-        at = at.max(data);
-        buffer.resize(((range.end - at) as usize).min(CHUNK_BYTES), 0);
-        from.read_exact_once_at(&mut buffer, at).at(source, "reading what is copied")?;
-        for (page, start) in buffer.chunks(PAGE_BYTES).zip((at - range.start..).step_by(PAGE_BYTES)) {
-            if page.iter().fold(0, |all, byte| all | byte) != 0 {
-                some = true;
-                to.write_all_at(page, start).at(target, "writing a copy")?;
-            }
-        }
-        step(buffer.len() as u64)?;
-        at += buffer.len() as u64;
-    }
-    step(range.end.saturating_sub(at))?;
-    Ok(some)
-}
 
 /// Copies `range` of the file at `path` to the name `name`; returns `None` if all bytes are zero. An equal copy that a
 /// stopped repair left is used again.

@@ -7,10 +7,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_format::{RecordView, restore_property_crc};
+use mqstore_format::{RecordView, offset_file_name, restore_property_crc};
 
 use super::queue_records::{LogQueues, LogSummary};
+use crate::loss_report::LostRange;
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, Segment, SegmentList, check_record};
 
 /// Bytes between two reports of progress.
@@ -46,6 +48,19 @@ impl DamagedPiece {
     fn at(from: u64, store_timestamp_ms: i64) -> Self {
         let reason = String::new();
         Self { from, to: from, path: None, base: 0, to_end: false, reason, store_timestamp_ms }
+    }
+
+    /// Returns its entry of a report; `kept_as` is the name of the copy.
+    pub(crate) fn lost_range(&self, files: &StoreFiles, kept_as: Option<&str>) -> LostRange {
+        let file = self.path.clone();
+        LostRange {
+            path: file.unwrap_or_else(|| files.commit_log().join(offset_file_name(self.base))),
+            offset: self.from - self.base,
+            log_offset: self.from,
+            bytes: self.to - self.from,
+            reason: self.reason.clone(),
+            kept_as: kept_as.map(|name| files.lost_and_found().join(name)),
+        }
     }
 }
 

@@ -32,19 +32,11 @@ use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::DispatchRules;
 use mqstore_log::recovery::{ProgressReporter, truncate_after};
 
-pub(crate) use crate::repair::backup::copy_bytes;
-pub(crate) use crate::repair::config_files::repair_config;
-pub(crate) use crate::repair::config_files::{check_config, config_files};
-use crate::repair::damage_scan::{DamagedPiece, WalkedLog};
-pub(crate) use crate::repair::group_offsets::{repair_offsets, set_back_words};
-pub(crate) use crate::repair::loss_report::LossReport;
-use crate::repair::loss_report::LostRange;
-pub(crate) use crate::repair::misordered::{MisorderedRange, QueueOrder};
-use crate::repair::queue_records::{Corrections, LogQueues};
-use crate::repair::renumber::MisplacedRecord;
-use crate::repair::segment_files::{SegmentRow, load};
-use crate::repair::used_offsets::LostOffsets;
-pub(crate) use crate::repair::used_offsets::UsedOffsets;
+use super::damage_scan::{DamagedPiece, WalkedLog};
+use super::queue_records::{Corrections, LogQueues};
+use super::renumber::MisplacedRecord;
+use super::segment_files::{SegmentRow, load};
+use crate::loss_report::{LossReport, LostOffsets, LostRange};
 
 /// The log after its repair, or before it in a dry run.
 #[derive(Debug, Default)]
@@ -87,8 +79,8 @@ pub(crate) fn repair_log(
 ) -> Result<RepairedLog, StoreError> {
     let mark = DurableMarkFile::new(files).try_load()?;
     // The length of the log is unknown until its files are inspected.
-    let row = crate::repair::segment_files::inspect_files(files, mark.as_ref(), &mut |_| watch(0, 0))?;
-    crate::repair::segment_files::check_keeps_messages(files, &row, &mut |_| watch(0, 0))?;
+    let row = super::segment_files::inspect_files(files, mark.as_ref(), &mut |_| watch(0, 0))?;
+    super::segment_files::check_keeps_messages(files, &row, &mut |_| watch(0, 0))?;
     let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
     let (walked, misplaced) = scan_log(files, &row, rules, &mut |done| watch(done.min(total), total))?;
     let mut ledger = LossReport::load(files)?;
@@ -101,9 +93,7 @@ pub(crate) fn repair_log(
         actions: row
             .actions
             .iter()
-            .map(|(path, action)| {
-                crate::repair::segment_files::describe_action(path, action, row.segment_bytes)
-            })
+            .map(|(path, action)| super::segment_files::describe_action(path, action, row.segment_bytes))
             .collect(),
         ..RepairedLog::default()
     };
@@ -113,24 +103,22 @@ pub(crate) fn repair_log(
         walked.said.missing.iter().chain(&at_edges).filter(unknown).cloned().collect();
     unknown.sort();
     let (pieces, odd): (Vec<&DamagedPiece>, Vec<&DamagedPiece>) =
-        walked.pieces.iter().partition(|piece| crate::repair::placeholders::fits(piece));
+        walked.pieces.iter().partition(|piece| super::placeholders::fits(piece));
     repaired.changed = !row.actions.is_empty()
         || !pieces.is_empty()
         || !unknown.is_empty()
         || !misplaced.is_empty()
         || !walked.unnamed.is_empty()
         || walked.torn.is_some();
-    repaired.actions.extend(odd.iter().map(|piece| crate::repair::placeholders::too_small(piece)));
+    repaired.actions.extend(odd.iter().map(|piece| super::placeholders::too_small(piece)));
+    repaired.actions.extend(pieces.iter().map(|piece| super::placeholders::describe_fill(files, piece)));
+    let unnamed = walked.unnamed.iter();
     repaired
         .actions
-        .extend(pieces.iter().map(|piece| crate::repair::placeholders::describe_fill(files, piece)));
-    let unnamed = walked.unnamed.iter();
-    repaired.actions.extend(
-        unnamed.map(|(offset, _)| crate::repair::checksum_names::describe(files, &row.list, *offset)),
-    );
-    repaired.actions.extend(
-        misplaced.iter().filter_map(|one| crate::repair::renumber::describe_change(files, &row.list, one)),
-    );
+        .extend(unnamed.map(|(offset, _)| super::checksum_names::describe(files, &row.list, *offset)));
+    repaired
+        .actions
+        .extend(misplaced.iter().filter_map(|one| super::renumber::describe_change(files, &row.list, one)));
     repaired.queue_offsets = unknown;
     if ledger.unreadable > 0 {
         repaired.changed = true;
@@ -143,7 +131,7 @@ pub(crate) fn repair_log(
     let emptied = row.emptied();
     if dry_run {
         let lost = emptied.iter().chain(pieces.iter().copied());
-        repaired.lost = lost.map(|piece| LostRange::of(files, piece, None)).collect();
+        repaired.lost = lost.map(|piece| piece.lost_range(files, None)).collect();
         repaired.actions.extend(walked.torn.iter().map(|torn| {
             format!("{}: to be cut at byte {} ({})", torn.path.display(), torn.file_offset, torn.reason)
         }));
@@ -151,26 +139,28 @@ pub(crate) fn repair_log(
     }
     if repaired.changed {
         for one in &misplaced {
-            ledger.add_moved_record(files, one);
+            // A record that is given up has a line for its range.
+            if let Some(to) = one.destination() {
+                let from = (one.queue_id, one.queue_offset);
+                ledger.add_moved_record(files, (&one.topic, one.log_offset), from, to);
+            }
         }
         for piece in &emptied {
-            ledger.give_up(files, piece, None);
+            ledger.give_up(files, &piece.lost_range(files, None));
         }
         let lost =
             backup_and_report(files, &row, &pieces, &repaired.queue_offsets, &mut ledger, &mut |_| {
                 watch(total, total)
             })?;
-        repaired.lost = emptied.iter().map(|piece| LostRange::of(files, piece, None)).chain(lost).collect();
-        crate::repair::segment_files::repair_files(files, &row, &mut |_| watch(total, total))?;
-        crate::repair::placeholders::write_placeholders(files, row.segment_bytes, &pieces, &mut |_| {
+        repaired.lost = emptied.iter().map(|piece| piece.lost_range(files, None)).chain(lost).collect();
+        super::segment_files::repair_files(files, &row, &mut |_| watch(total, total))?;
+        super::placeholders::write_placeholders(files, row.segment_bytes, &pieces, &mut |_| {
             watch(total, total)
         })?;
-        crate::repair::checksum_names::restore(files, row.segment_bytes, &walked.unnamed, &mut |_| {
+        super::checksum_names::restore(files, row.segment_bytes, &walked.unnamed, &mut |_| {
             watch(total, total)
         })?;
-        crate::repair::renumber::renumber(files, row.segment_bytes, &misplaced, &mut |_| {
-            watch(total, total)
-        })?;
+        super::renumber::renumber(files, row.segment_bytes, &misplaced, &mut |_| watch(total, total))?;
         if let Some(torn) = &walked.torn {
             repaired.actions.extend(truncate_tail(
                 files,
@@ -190,25 +180,20 @@ fn scan_log(
     files: &StoreFiles,
     row: &SegmentRow,
     rules: &DispatchRules,
-    watch: crate::repair::backup::ByteProgress<'_>,
+    watch: super::backup::ByteProgress<'_>,
 ) -> Result<(WalkedLog, Vec<MisplacedRecord>), StoreError> {
     if row.segment_bytes == 0 {
         return Ok((WalkedLog::default(), Vec::new()));
     }
     let none = Corrections::new();
-    let walked =
-        crate::repair::damage_scan::walk(&row.list, row.segment_bytes, LogQueues::new(rules, &none), watch)?;
-    let misplaced = crate::repair::renumber::plan(files, &row.list, &walked)?;
+    let walked = super::damage_scan::walk(&row.list, row.segment_bytes, LogQueues::new(rules, &none), watch)?;
+    let misplaced = super::renumber::plan(files, &row.list, &walked)?;
     if misplaced.is_empty() {
         return Ok((walked, misplaced));
     }
-    let corrections = crate::repair::renumber::corrections(&misplaced);
-    let walked = crate::repair::damage_scan::walk(
-        &row.list,
-        row.segment_bytes,
-        LogQueues::new(rules, &corrections),
-        watch,
-    )?;
+    let corrections = super::renumber::corrections(&misplaced);
+    let walked =
+        super::damage_scan::walk(&row.list, row.segment_bytes, LogQueues::new(rules, &corrections), watch)?;
     Ok((walked, misplaced))
 }
 
@@ -222,7 +207,7 @@ fn missing_at_ends(
     let file_bytes = mark.map_or(StoreOptions::default().queue_file_bytes(), |mark| mark.queue_file_bytes);
     let queues = QueueSet::load(files, file_bytes, Access::Read, floors)?;
     queues.recover_bounds()?;
-    crate::repair::missing_ends::lost_at_ends(walked, &queues, row.list.min_offset())
+    super::missing_ends::lost_at_ends(walked, &queues, row.list.min_offset())
 }
 
 /// Copies the bytes that will change, and writes the loss report.
@@ -232,21 +217,21 @@ fn backup_and_report(
     pieces: &[&DamagedPiece],
     missing: &[LostOffsets],
     ledger: &mut LossReport,
-    watch: crate::repair::backup::ByteProgress<'_>,
+    watch: super::backup::ByteProgress<'_>,
 ) -> Result<Vec<LostRange>, StoreError> {
     let mut lost = Vec::new();
     for piece in pieces {
         if ledger.given_up(piece.from, piece.to).is_none() {
-            let kept = crate::repair::placeholders::backup_piece(files, &row.list, piece, watch)?;
+            let kept = super::placeholders::backup_piece(files, &row.list, piece, watch)?;
             let name = kept.as_ref().and_then(|kept| kept.file_name()).map(|name| name.to_string_lossy());
-            ledger.give_up(files, piece, name.as_deref());
+            ledger.give_up(files, &piece.lost_range(files, name.as_deref()));
         }
         let known = ledger.given_up(piece.from, piece.to);
-        lost.push(LostRange::of(files, piece, known.and_then(|known| known.kept_as.as_deref())));
+        lost.push(piece.lost_range(files, known.and_then(|known| known.kept_as.as_deref())));
     }
     for (path, action) in &row.actions {
-        if matches!(action, crate::repair::segment_files::FileAction::Cut(_)) {
-            crate::repair::segment_files::backup_surplus(files, path, row.segment_bytes, watch)?;
+        if matches!(action, super::segment_files::FileAction::Cut(_)) {
+            super::segment_files::backup_surplus(files, path, row.segment_bytes, watch)?;
         }
     }
     for missing in missing {
@@ -266,7 +251,7 @@ fn truncate_tail(
 ) -> Result<Vec<String>, StoreError> {
     let list = load(files, segment_bytes)?;
     if let Some(segment) = list.find(end) {
-        crate::repair::backup::break_hard_link(files, &segment.path(), &mut |_| watch(end, end))?;
+        super::backup::break_hard_link(files, &segment.path(), &mut |_| watch(end, end))?;
     }
     let mut tell = |step: mqstore_log::recovery::RecoveryProgress| watch(step.done_bytes, step.total_bytes);
     let mut watch = ProgressReporter::new(&files.clock, &mut tell);

@@ -15,7 +15,7 @@
 
 use super::damage_scan::WalkedLog;
 use super::queue_records::QueueEnds;
-use super::used_offsets::LostOffsets;
+use crate::loss_report::LostOffsets;
 use mqstore_base::error::StoreError;
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use mqstore_format::RecordView;
 
-use super::misordered::{MisorderedRange, MisorderedRecords, QueueOrder};
-use super::used_offsets::{LostOffsets, UsedOffsets};
+use crate::loss_report::LostOffsets;
+use crate::verify::misordered::{MisorderedRange, MisorderedRecords, QueueOrder};
+use crate::verify::used_offsets::UsedOffsets;
 use mqstore_log::dispatch::{DispatchRules, RunOutput};
 
 /// Maximum number of gaps in queues that are listed.

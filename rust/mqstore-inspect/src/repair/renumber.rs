@@ -24,10 +24,9 @@ use mqstore_io::{Access, switch};
 
 use super::backup;
 use super::damage_scan::WalkedLog;
-use super::misordered;
-use super::misordered::MisorderedRecords;
 use super::queue_records::{Contradiction, Correction, Corrections};
 use super::segment_files::load;
+use crate::verify::misordered::{self, MisorderedRecords};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
@@ -46,6 +45,17 @@ pub(crate) struct MisplacedRecord {
     pub(crate) correction: Correction,
     /// The new bytes, and their position in the record.
     patch: Option<(usize, Vec<u8>)>,
+}
+
+impl MisplacedRecord {
+    /// Returns its new queue and queue offset; `None` if it is given up.
+    pub(crate) fn destination(&self) -> Option<(i32, i64)> {
+        match self.correction {
+            Correction::Offset(offset) => Some((self.queue_id, offset)),
+            Correction::Queue(queue_id) => Some((queue_id, self.queue_offset)),
+            Correction::GivenUp => None,
+        }
+    }
 }
 
 /// Plans the corrections of the records that contradict others of their queues.

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::extension::Extensions;
 use super::index_walk::KeyPart;
-use crate::repair::log::{LossReport, MisorderedRange};
+use super::misordered::MisorderedRange;
+use crate::loss_report::LossReport;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{ScanChecks, SegmentList, check_record, read_record};

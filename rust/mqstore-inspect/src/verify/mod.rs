@@ -5,10 +5,12 @@
 //! readers, and the step of a repair.
 //!
 //! `checks` calls all checks in order. `parallel_walk` walks the log in pieces, `log_part` is one piece, and `merged`
-//! joins the pieces to the report. `merged` and `log_walk` also serve [`crate::distributed`].
+//! joins the pieces to the report. `merged` and `log_walk` also serve [`crate::distributed`], and `misordered`,
+//! `used_offsets` and `config_check` the repair.
 
 pub(crate) mod checks;
 mod compacted_queues;
+pub(crate) mod config_check;
 mod extension;
 pub(crate) mod group_offsets;
 mod index_keys;
@@ -16,12 +18,14 @@ pub(crate) mod index_walk;
 pub(crate) mod log_part;
 pub(crate) mod log_walk;
 pub(crate) mod merged;
+pub(crate) mod misordered;
 mod op_messages;
 mod other_files;
 pub(crate) mod parallel_walk;
 mod queues;
 pub(crate) mod raft;
 mod timer_files;
+pub(crate) mod used_offsets;
 
 pub(crate) use crate::problem::{Problem, VerifyReport};
 pub use checks::verify;

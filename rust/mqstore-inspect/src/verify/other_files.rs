@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use mqstore_io::FileKind;
 
 use super::compacted_queues;
+use super::config_check::{check_config, config_files};
+use crate::loss_report::LossReport;
 use crate::problem::{ProblemKind, VerifyReport};
-use crate::repair::log::{check_config, config_files};
-use crate::repair::loss_report::LossReport;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, StoreFiles};
 use mqstore_compaction::{CompactedQueue, changed_files, compaction_losses};

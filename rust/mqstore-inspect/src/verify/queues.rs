@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use mqstore_format::CqUnit;
 
 use super::log_part::{MissingUnits, QueuePart, View, describe_target, leads_to};
+use super::misordered::QueueOrder;
+use super::used_offsets::UsedOffsets;
 use crate::problem::{ProblemKind, VerifyReport};
-use crate::repair::log::{QueueOrder, UsedOffsets};
 use mqstore_base::error::StoreError;
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue};
 

@@ -1,14 +1,12 @@
 //! Delay levels: the number in the `DELAY` property of a message stands for a delay.
 //!
-//! A delayed record is in [`SCHEDULE_TOPIC`], queue level - 1. Its queue unit holds the delivery time instead of a tags
+//! A delayed record is in [`SCHEDULE_TOPIC`](crate::topic::SCHEDULE_TOPIC), queue level - 1. Its queue unit holds the delivery time instead of a tags
 //! code. Source: `ScheduleMessageService#parseDelayLevel`, `DefaultMessageStore#computeDeliverTimestamp`.
 
 use std::fmt;
 
 use crate::error::FormatError;
 
-/// The topic of delayed records.
-pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// The default levels (`messageDelayLevel`), level 1 first.
 pub const DEFAULT_DELAY_LEVELS: &str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
 /// Delay of a level that is not in the table, in milliseconds.
@@ -73,7 +71,7 @@ impl DelayLevels {
         }
     }
 
-    /// Returns the queue of [`SCHEDULE_TOPIC`] for a level.
+    /// Returns the queue of a level.
     pub const fn queue_id(level: i32) -> i32 {
         level.saturating_sub(1)
     }

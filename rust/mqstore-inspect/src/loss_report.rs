@@ -23,10 +23,6 @@ use std::path::PathBuf;
 use mqstore_format::offset_file_name;
 use serde_json::{Value, json};
 
-use super::damage_scan::DamagedPiece;
-use super::queue_records::Correction;
-use super::renumber::MisplacedRecord;
-use super::used_offsets::LostOffsets;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -118,16 +114,17 @@ impl LossReport {
     }
 
     /// Adds a range of the log.
-    pub(crate) fn give_up(&mut self, files: &StoreFiles, piece: &DamagedPiece, kept_as: Option<&str>) {
+    pub(crate) fn give_up(&mut self, files: &StoreFiles, lost: &LostRange) {
+        let copy = lost.kept_as.as_ref().and_then(|copy| copy.file_name());
         let line = json!({
             "kind": "log",
             "time_ms": files.clock.now_ms(),
-            "segment": offset_file_name(piece.base),
-            "offset": piece.from - piece.base,
-            "log_offset": piece.from,
-            "bytes": piece.to - piece.from,
-            "reason": piece.reason,
-            "kept_as": kept_as,
+            "segment": offset_file_name(lost.log_offset - lost.offset),
+            "offset": lost.offset,
+            "log_offset": lost.log_offset,
+            "bytes": lost.bytes,
+            "reason": lost.reason,
+            "kept_as": copy.map(|name| name.to_string_lossy()),
         });
         self.add(&line);
     }
@@ -145,19 +142,19 @@ impl LossReport {
         self.add(&line);
     }
 
-    /// Adds a record that moves to another queue or queue offset. A record that is given up has a line for its range.
-    pub(crate) fn add_moved_record(&mut self, files: &StoreFiles, one: &MisplacedRecord) {
-        let from = (one.queue_id, one.queue_offset);
-        let to = match one.correction {
-            Correction::Offset(offset) => (one.queue_id, offset),
-            Correction::Queue(queue_id) => (queue_id, one.queue_offset),
-            Correction::GivenUp => return,
-        };
+    /// Adds a record of `topic` that moves from one queue and queue offset to another.
+    pub(crate) fn add_moved_record(
+        &mut self,
+        files: &StoreFiles,
+        (topic, log_offset): (&str, u64),
+        from: (i32, i64),
+        to: (i32, i64),
+    ) {
         let line = json!({
             "kind": "place",
             "time_ms": files.clock.now_ms(),
-            "topic": one.topic,
-            "log_offset": one.log_offset,
+            "topic": topic,
+            "log_offset": log_offset,
             "from": from,
             "to": to,
         });
@@ -204,19 +201,17 @@ pub struct LostRange {
     pub kept_as: Option<PathBuf>,
 }
 
-impl LostRange {
-    /// Creates it from a piece of the log; paths are relative to the store's root.
-    pub(crate) fn of(files: &StoreFiles, piece: &DamagedPiece, kept_as: Option<&str>) -> Self {
-        let file = piece.path.clone();
-        Self {
-            path: file.unwrap_or_else(|| files.commit_log().join(offset_file_name(piece.base))),
-            offset: piece.from - piece.base,
-            log_offset: piece.from,
-            bytes: piece.to - piece.from,
-            reason: piece.reason.clone(),
-            kept_as: kept_as.map(|name| files.lost_and_found().join(name)),
-        }
-    }
+/// Offsets of a queue that no record has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LostOffsets {
+    /// The topic.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: i32,
+    /// The first offset.
+    pub from: i64,
+    /// The offset after the last one.
+    pub to: i64,
 }
 
 #[cfg(test)]
@@ -236,16 +231,15 @@ mod tests {
         let mut ledger = LossReport::load(&files).unwrap();
         ledger.miss(&files, &lost(5, 8));
         ledger.miss(&files, &lost(8, 9));
-        let piece = DamagedPiece {
-            from: 100,
-            to: 300,
-            path: None,
-            base: 0,
-            to_end: false,
+        let lost_range = LostRange {
+            path: files.commit_log().join(offset_file_name(0)),
+            offset: 100,
+            log_offset: 100,
+            bytes: 200,
             reason: "a\nb".into(),
-            store_timestamp_ms: 0,
+            kept_as: Some(files.lost_and_found().join("kept")),
         };
-        ledger.give_up(&files, &piece, Some("kept"));
+        ledger.give_up(&files, &lost_range);
         ledger.store(&files).unwrap();
         // One invalid line and one incomplete line.
         let mut text = files.vfs.read_file(&files.repairs(), 1 << 20).unwrap();

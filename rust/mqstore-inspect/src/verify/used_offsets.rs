@@ -1,18 +1,5 @@
 //! The offsets of a queue that records use, and the gaps before the last one.
 
-/// Offsets of a queue that no record has.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LostOffsets {
-    /// The topic.
-    pub topic: String,
-    /// The queue.
-    pub queue_id: i32,
-    /// The first offset.
-    pub from: i64,
-    /// The offset after the last one.
-    pub to: i64,
-}
-
 /// The offsets of one queue, added in log order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsedOffsets {

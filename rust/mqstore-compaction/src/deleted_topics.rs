@@ -6,8 +6,8 @@
 
 use std::path::PathBuf;
 
-use super::folder::{LOG_DIR, QUEUE_DIR, queue_ids};
-use super::manifest::Manifest;
+use crate::files::folder::{LOG_DIR, QUEUE_DIR, queue_ids};
+use crate::files::manifest::Manifest;
 use crate::read::reader::CompactedQueue;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;

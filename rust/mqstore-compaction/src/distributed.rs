@@ -22,11 +22,11 @@ use super::job::control::JobControl;
 use super::job::documents::{CompactionPlan, CompactionReport, TaskResult, WorkerInfo};
 use super::job::job_folder::Job;
 use super::job::job_record::job_dir;
-use super::job::json::{Document, malformed};
 use super::job::options::CompactionOptions;
 use super::job::plan::{PlannedJob, plan};
 use super::job::publish::{publish, rehearse};
 use super::ranges::{CompactionStep, NextSteps, Strategy, expected_bytes, next, run_step, split};
+use crate::json::{Document, malformed};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 

@@ -12,9 +12,11 @@
 
 pub(crate) mod append;
 mod compaction_key;
+mod deleted_topics;
 mod distributed;
 pub(crate) mod files;
 pub(crate) mod job;
+mod json;
 mod local_job;
 mod ranges;
 pub(crate) mod read;
@@ -36,22 +38,21 @@ pub use append::appender::{AppenderInput, CompactionAppender};
 pub use append::uncompacted::{
     QueueAheadOfLog, UncompactedMessage, UncompactedSearch, compacted_end, dirty_topics, queues_ahead_of_log,
 };
+pub use deleted_topics::{remove_deleted, remove_topic};
 pub use distributed::{DistributedJob, EncodedStep, WeightedStep};
 pub use files::checksums::{ChangedFile, CompactionLosses, changed_files, compaction_losses};
-pub use files::deleted::{remove_deleted, remove_topic};
 pub use files::file_sizes::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use files::folder::{DataFile, FilePair, QueueFolder, WITHOUT_LOG, open_listed};
 pub use files::manifest::ManifestCache;
 pub use files::positions::repair_positions;
+pub use files::staged::{OutputFile, OutputPair};
 pub use files::unfinished_tail::cut_unfinished_tails;
 pub use job::control::{JobControl, TaskMeter};
 pub use job::documents::{
-    CompactionPlan, CompactionReport, LogPart, LogTail, OutputFile, OutputPair, QueueTask, TaskCounts,
-    TaskResult, WorkerInfo,
+    CompactionPlan, CompactionReport, LogPart, LogTail, QueueTask, TaskCounts, TaskResult, WorkerInfo,
 };
 pub use job::job_folder::{Job, ReplacedFiles, published_report};
 pub use job::job_record::check_job_id;
-pub use job::json::Document;
 pub use job::options::{CompactionOptions, Keyless};
 pub use job::plan::{OpenStore, plan_open};
 pub use job::plan::{PlannedJob, plan, plan_locked, preview_plan};
@@ -60,6 +61,7 @@ pub use job::publish::{publish, publish_locked, rehearse};
 pub use job::survivor_writer::SparseTags;
 pub use job::swap::finish_swap;
 pub use job::task::run_task;
+pub use json::Document;
 pub use local_job::{compact, run_all};
 pub use ranges::Strategy;
 pub use read::reader::{CompactedQueue, CompactedRecords};

@@ -10,11 +10,11 @@ use mqstore_io::switch;
 use mqstore_io::vfs::parent_dir;
 use mqstore_io::{Access, VfsFile};
 
+use crate::files::cursor::{OpenOutcome, PairCursor, UnitRun, read_units};
 use crate::files::file_sizes::{CompactionGeometry, UNIT_BYTES};
 use crate::files::folder::{FilePair, LOG_DIR, QUEUE_DIR, queue_dir};
-use crate::job::documents::OutputPair;
+use crate::files::staged::OutputPair;
 use crate::job::survivor_writer::{SparseTags, append_moved};
-use crate::read::cursor::{OpenOutcome, PairCursor, UnitRun, read_units};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 

@@ -23,12 +23,12 @@ use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::switch;
 
 use crate::compaction_key::compaction_key;
+use crate::files::cursor::last_offset;
 use crate::files::folder::{QueueFolder, open_listed, queue_ids};
 use crate::files::generation::GenerationState;
 use crate::files::manifest::{GenerationFacts, Manifest};
 use crate::files::positions::PositionCheckpoint;
 use crate::files::topics::CompactionTopics;
-use crate::read::cursor::last_offset;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList, read_record};

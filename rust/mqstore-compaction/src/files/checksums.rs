@@ -11,13 +11,12 @@ use std::path::PathBuf;
 
 use mqstore_format::offset_file_name;
 
+use super::cursor::read_units;
 use super::folder::{DataFile, LOG_DIR, QueueFolder, open_listed, queue_dir};
 use super::generation::GenerationState;
 use super::manifest::{GenerationFacts, Manifest};
 use super::positions::{PositionCheckpoint, path_below};
-use crate::job::documents::OutputFile;
-use crate::job::publish::crc_of;
-use crate::read::cursor::read_units;
+use super::staged::{OutputFile, crc_of};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::{ConfigDamage, StoreFiles};
 

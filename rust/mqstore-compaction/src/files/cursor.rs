@@ -33,7 +33,7 @@ use mqstore_format::{
 };
 use mqstore_io::VfsFile;
 
-use crate::files::folder::{DataFile, FilePair, open_listed};
+use super::folder::{DataFile, FilePair, open_listed};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 

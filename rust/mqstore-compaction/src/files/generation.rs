@@ -10,10 +10,10 @@
 
 use std::path::Path;
 
+use super::cursor::{OpenOutcome, PairCursor, first_offset};
 use super::file_sizes::CompactionGeometry;
 use super::folder::{FilePair, QueueFolder, token_of};
 use super::manifest::{GenerationFacts, Manifest};
-use crate::read::cursor::{OpenOutcome, PairCursor, first_offset};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 

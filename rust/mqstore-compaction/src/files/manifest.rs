@@ -31,8 +31,8 @@ use mqstore_io::FileStat;
 use mqstore_io::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::job::documents::OutputPair;
-use crate::job::json::Document;
+use super::staged::OutputPair;
+use crate::json::Document;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -242,7 +242,7 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::documents::OutputFile;
+    use crate::files::staged::OutputFile;
     use crate::testing::sim_files;
 
     fn generation(token: &str, replaces: &str, end: i64) -> GenerationFacts {

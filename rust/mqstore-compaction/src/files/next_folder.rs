@@ -22,8 +22,7 @@ use mqstore_io::switch;
 
 use super::folder::{LOG_DIR, QUEUE_DIR, list_or_none, queue_dir};
 use super::positions::{POSITIONS_BACKUP, POSITIONS_FILE, PositionCheckpoint, path_below};
-use crate::job::documents::OutputPair;
-use crate::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
+use super::staged::{OutputPair, STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::{OWN_FOLDER, StoreFiles};
 

@@ -13,8 +13,8 @@ use std::io::ErrorKind;
 use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_io::{Access, switch};
 
+use super::cursor::{last_unit, read_units};
 use super::folder::{FilePair, QueueFolder, queue_ids, topics};
-use crate::read::cursor::{last_unit, read_units};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 

@@ -14,10 +14,11 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::json::{Document, encode};
 use super::options::Keyless;
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::check_names;
+use crate::files::staged::OutputPair;
+use crate::json::{Document, encode};
 use mqstore_base::error::StoreError;
 
 /// The work that a driver has planned.
@@ -116,28 +117,6 @@ pub struct LogTail {
     /// Its store timestamp in milliseconds.
     #[serde(rename = "store_timestamp_ms")]
     pub store_timestamp: i64,
-}
-
-/// A file that a task wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputFile {
-    /// Bytes up to the last one that is not zero fill.
-    pub used_bytes: u64,
-    /// `crc31` of these bytes.
-    pub crc: u32,
-}
-
-/// A log file and a queue file that a task wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputPair {
-    /// Their base offset, which is their name.
-    pub base: u64,
-    /// Units in the queue file, without the end marker.
-    pub units: u64,
-    /// The log file.
-    pub log: OutputFile,
-    /// The queue file.
-    pub queue: OutputFile,
 }
 
 /// The counts of a task.

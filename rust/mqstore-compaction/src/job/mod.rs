@@ -6,20 +6,21 @@
 //! publish   driver, store locked      checks all results, then swaps folders once for all queues
 //! ```
 //!
-//! `survivor_writer` writes the survivors. `job_folder` owns the folder of a job and removes leftovers of a stopped
+//! `survivor_rule` selects the survivors, and `survivor_writer` writes them. `job_folder` owns the folder of a job and removes leftovers of a stopped
 //! one.
 
 pub(crate) mod control;
 pub(crate) mod documents;
 pub(crate) mod job_folder;
 pub(crate) mod job_record;
-pub(crate) mod json;
 pub(crate) mod key_map;
 pub(crate) mod newest_by_key;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod publish;
 pub(crate) mod resume;
+pub(crate) mod source;
+pub(crate) mod survivor_rule;
 pub(crate) mod survivor_writer;
 pub(crate) mod swap;
 pub(crate) mod task;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::json::{decode, malformed};
 use crate::files::file_sizes::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
+use crate::json::{decode, malformed};
 use mqstore_base::error::StoreError;
 
 /// The default of [`CompactionOptions::memory_bytes`].

@@ -22,30 +22,27 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mqstore_format::{Crc31, MIN_RECORD_BYTES, RecordView, offset_file_name};
+use mqstore_format::{MIN_RECORD_BYTES, RecordView, offset_file_name};
 use mqstore_io::switch;
-use mqstore_io::{Access, FileKind, StoreLock, VfsFile};
+use mqstore_io::{Access, FileKind, StoreLock};
 use serde_json::json;
 
-use super::documents::{CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult};
+use super::documents::{CompactionPlan, CompactionReport, LogTail, QueueTask, TaskResult};
 use super::job_folder::{
     Job, ReplacedFiles, StartOutcome, check_nonce, check_staging_name, recover_stale_jobs,
 };
 use super::job_record::job_dir;
 use super::options::Keyless;
-use super::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use super::swap::swap_generation;
 use crate::files::file_sizes::UNIT_BYTES;
 use crate::files::generation::GenerationState;
 use crate::files::manifest::{GenerationFacts, Manifest};
 use crate::files::next_folder::{NextFolder, Replacement};
+use crate::files::staged::{OutputFile, STAGED_LOGS, STAGED_QUEUES, crc_of};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::lock_store;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
-
-/// Bytes of one read during the check of a file.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// Publishes the results of the tasks of `plan`. `job` is the one that planning returned; without it, the job is taken
 /// over from a driver that has ended.
@@ -346,21 +343,6 @@ impl AttemptOutput<'_> {
             .is_ok_and(|record| record.topic == self.task.topic && record.queue_id == self.task.queue_id);
         Ok((!ours).then(|| format!("{} does not start with a record of this queue", path.display())))
     }
-}
-
-/// Returns the checksum of the first `len` bytes.
-pub(crate) fn crc_of(file: &dyn VfsFile, len: u64) -> io::Result<u32> {
-    let mut crc = Crc31::new();
-    let mut chunk = vec![0; CHUNK_BYTES.min(len as usize)];
-    let mut position = 0;
-    while position < len {
-        let part = ((len - position) as usize).min(chunk.len());
-        let part = chunk.get_mut(..part).unwrap_or_default();
-        file.read_exact_at(part, position)?;
-        crc.update(part);
-        position += part.len() as u64;
-    }
-    Ok(crc.finish())
 }
 
 /// Syncs the commit log. After a power failure, a compacted record must never outlive its original: the queue offset

@@ -16,7 +16,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::documents::{QueueTask, TaskResult};
-use super::json::{Document, encode};
+use crate::json::{Document, encode};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 

@@ -24,11 +24,11 @@ use mqstore_format::{CQ_UNIT_BYTES, CqUnit, CrcCheck, RecordView, offset_file_na
 use mqstore_io::Access;
 use serde::{Deserialize, Serialize};
 
-use super::cursor::{OpenOutcome, PairCursor, first_offset};
-use super::fetch::{RecordFetcher, RecordPlace, VerifyLevel};
+use super::documents::{LogTail, QueueTask};
+use crate::files::cursor::{OpenOutcome, PairCursor, first_offset};
 use crate::files::folder::{FilePair, QueueFolder};
-use crate::job::documents::{LogTail, QueueTask};
-use crate::restore::queue_folder::restored_folder;
+use crate::files::restored::restored_folder;
+use crate::read::fetch::{RecordFetcher, RecordPlace, VerifyLevel};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, SegmentList};

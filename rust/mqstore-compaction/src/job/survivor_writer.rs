@@ -32,16 +32,10 @@ use mqstore_format::{
 use mqstore_io::VfsFile;
 use mqstore_io::switch;
 
-use super::documents::{OutputFile, OutputPair};
 use crate::files::file_sizes::{CompactionGeometry, UNIT_BYTES};
+use crate::files::staged::{OutputFile, OutputPair, STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
-
-/// Folder of the logs in a staging folder.
-pub(crate) const STAGED_LOGS: &str = "log";
-
-/// Folder of the queues in a staging folder.
-pub(crate) const STAGED_QUEUES: &str = "cq";
 
 /// Bytes that are buffered before a write.
 const BUFFER_BYTES: usize = 1 << 20;

@@ -5,12 +5,9 @@
 //! that sees the directory, any number of times, also at the same time. Attempts differ only in their folders, and
 //! folders of dead attempts are removed. A returned result is complete: its files and folders are synced.
 //!
-//! It walks the records twice: the first walk collects the keys, the second copies the newest record of each key. A
-//! tombstone, which has no body, is copied as long as the plan says that a slow reader may need it. A value that has
-//! expired is not copied, and no reader needs a trace of it: the table of a reader expires it, too. The key is the
-//! complete KEYS text. Records with blank KEYS are counted, and dropped as in RocketMQ unless the task keeps them.
+//! It walks the records twice: the first walk collects the keys, the second copies the survivors.
 //!
-//! Source: `CompactionLog#getOffsetMap`, `#shouldRetainMsg`, `#asyncPutMessage`.
+//! Source: `CompactionLog#getOffsetMap`, `#asyncPutMessage`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,9 +23,10 @@ use super::job_record::job_dir;
 use super::key_map::KeyEquality;
 use super::newest_by_key::{KeyCollector, NewestBits, Seed};
 use super::options::Keyless;
+use super::source::{OffsetRange, SourceItem, walk};
+use super::survivor_rule::{RecordKind, SurvivorRule, Verdict};
 use super::survivor_writer::{GenerationWriter, WrittenGeneration};
 use crate::compaction_key::compaction_key;
-use crate::read::source::{OffsetRange, SourceItem, walk};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::CommitLog;
@@ -218,62 +216,6 @@ pub(crate) fn refuse_keyless(task: &QueueTask, keyless: u64) -> Result<(), Store
         });
     }
     Ok(())
-}
-
-/// The kind of a record, as far as the rule for survivors depends on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RecordKind {
-    /// A record with a body.
-    Value,
-    /// A value that has expired.
-    Expired,
-    /// A record without a body.
-    Tombstone,
-}
-
-impl RecordKind {
-    pub(crate) fn of(record: &RecordView<'_>, task: &QueueTask) -> Self {
-        if record.body.is_empty() {
-            Self::Tombstone
-        } else if task.expired_to_ms.is_some_and(|to_ms| record.store_timestamp <= to_ms) {
-            Self::Expired
-        } else {
-            Self::Value
-        }
-    }
-}
-
-/// The decision about a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It is a survivor.
-    Keep,
-    /// It is superseded, an old tombstone, or has no key.
-    Drop,
-    /// It is the newest value of its key, and has expired.
-    Expired,
-}
-
-/// The rule that selects the survivors.
-pub(crate) struct SurvivorRule<'a> {
-    pub(crate) task: &'a QueueTask,
-    pub(crate) verdicts: &'a NewestBits,
-}
-
-impl SurvivorRule<'_> {
-    /// Decides about a record. `ordinal` is that of its key, if it has one.
-    pub(crate) fn decide(&self, ordinal: Option<u64>, queue_offset: i64, kind: RecordKind) -> Verdict {
-        let keeps = match ordinal {
-            None => self.task.keyless == Keyless::Keep,
-            Some(ordinal) if !self.verdicts.is_newest(ordinal) => false,
-            Some(_) => match kind {
-                RecordKind::Value => true,
-                RecordKind::Expired => return Verdict::Expired,
-                RecordKind::Tombstone => queue_offset >= self.task.tombstones_below,
-            },
-        };
-        if keeps { Verdict::Keep } else { Verdict::Drop }
-    }
 }
 
 /// Returns the earlier of two times; one that is missing counts as later.

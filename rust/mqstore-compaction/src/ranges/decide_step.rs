@@ -8,11 +8,12 @@ use super::super::job::documents::{QueueTask, TaskResult};
 use super::super::job::job_folder::check_staging_name;
 use super::super::job::job_record::job_dir;
 use super::super::job::newest_by_key::{Seed, Spill, decide};
-use super::super::job::task::{SurvivorRule, TaskInput, Verdict};
-use super::super::read::source::OffsetRange;
 use super::documents::{CompactionStep, CopyRange, Decide, RangePlan, ScannedRange};
 use super::scan_step::keys_file;
 use super::step_files::{RecordNote, open_notes, read_notes, read_verdicts, write_verdicts};
+use crate::job::source::OffsetRange;
+use crate::job::survivor_rule::{SurvivorRule, Verdict};
+use crate::job::task::TaskInput;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::job::documents::{QueueTask, TaskResult};
-use super::super::job::json::{Document, malformed};
-use super::super::read::source::OffsetRange;
+use crate::job::source::OffsetRange;
+use crate::json::{Document, malformed};
 use mqstore_base::error::StoreError;
 
 /// Maximum number of shares of the keys.

@@ -22,8 +22,8 @@ pub(crate) use split::{expected_bytes, split};
 
 use super::job::control::JobControl;
 use super::job::documents::{QueueTask, TaskResult, WorkerInfo};
-use super::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use super::job::task::{TaskInput, begin_task, earliest, refuse_keyless, run_attempt};
+use crate::files::staged::{STAGED_LOGS, STAGED_QUEUES};
 use decide_step::folders;
 use documents::{RangePlan, ScannedRange};
 use mqstore_base::error::{IoContext, StoreError};

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::super::job::documents::TaskResult;
 use super::super::job::newest_by_key::{KeyCollector, Seed};
-use super::super::job::task::{RecordKind, TaskInput, collect_keys};
 use super::documents::Scan;
 use super::step_files::{NoteWriter, RecordNote};
+use crate::job::survivor_rule::RecordKind;
+use crate::job::task::{TaskInput, collect_keys};
 use mqstore_base::error::StoreError;
 
 /// Path of the keys of a share, in the folder of a range.

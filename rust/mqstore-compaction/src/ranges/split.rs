@@ -4,10 +4,10 @@
 
 use super::super::files::folder::FilePair;
 use super::super::job::documents::QueueTask;
-use super::super::job::json::malformed;
-use super::super::read::cursor::{first_offset, last_offset};
-use super::super::read::source::{OffsetRange, previous_folder, units};
 use super::documents::{CompactionStep, MOST_SHARES, RangePlan, Scan};
+use crate::files::cursor::{first_offset, last_offset};
+use crate::job::source::{OffsetRange, previous_folder, units};
+use crate::json::malformed;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 

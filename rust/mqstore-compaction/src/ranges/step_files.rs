@@ -15,7 +15,7 @@ use mqstore_io::{Access, VfsFile};
 
 use super::super::job::key_map::BitSet;
 use super::super::job::newest_by_key::NewestBits;
-use super::super::job::task::RecordKind;
+use crate::job::survivor_rule::RecordKind;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 

@@ -1,6 +1,4 @@
-//! Reads of compacted queues, and of the input of a compaction.
+//! Reads of compacted queues and of records of the log.
 
-pub(crate) mod cursor;
 pub(crate) mod fetch;
 pub(crate) mod reader;
-pub(crate) mod source;

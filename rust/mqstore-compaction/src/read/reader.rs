@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use mqstore_io::VfsFile;
 
-use super::cursor::{OpenOutcome, PairCursor};
+use crate::files::cursor::{OpenOutcome, PairCursor};
 use crate::files::folder::{QueueFolder, check_names, open_listed};
 use crate::files::generation::GenerationState;
 use crate::files::manifest::ManifestCache;
@@ -276,7 +276,7 @@ impl CompactedRecords {
         let folder = QueueFolder::load(&self.files, &self.files.compaction(), &self.topic, self.queue_id)?;
         self.next_pair = 0;
         for (at, pair) in folder.pairs.iter().enumerate().skip(1) {
-            let first = super::cursor::first_offset_in_both(&self.files, pair)?;
+            let first = crate::files::cursor::first_offset_in_both(&self.files, pair)?;
             match first {
                 Some(first) if first <= self.next_offset => self.next_pair = at,
                 Some(_) => break,

@@ -22,13 +22,14 @@ use std::path::Path;
 use mqstore_format::RecordView;
 use serde::{Deserialize, Serialize};
 
-use super::queue_folder::{queue_dir, remove, restored_folder};
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::list_or_none;
+use crate::files::restored::{queue_dir, remove, restored_folder};
+use crate::files::staged::{STAGED_LOGS, STAGED_QUEUES};
 use crate::job::control::{JobControl, TaskMeter};
 use crate::job::job_folder::make_dir;
-use crate::job::json::Document;
-use crate::job::survivor_writer::{GenerationWriter, STAGED_LOGS, STAGED_QUEUES};
+use crate::job::survivor_writer::GenerationWriter;
+use crate::json::Document;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;
 use mqstore_base::store_files::StoreFiles;

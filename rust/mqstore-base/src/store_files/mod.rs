@@ -203,7 +203,7 @@ impl StoreFiles {
     }
 
     /// `compaction/`: logs and sparse queues of compacted topics. Between the two steps of a publication, the path that
-    /// the folder has in the meantime; see `compaction::exchange`.
+    /// the folder has in the meantime; see `job/swap.rs` of `mqstore-compaction`.
     pub fn compaction(&self) -> PathBuf {
         let place = self.compaction_path();
         self.next_compaction(&place).unwrap_or(place)

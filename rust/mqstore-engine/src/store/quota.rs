@@ -1,6 +1,6 @@
 //! Quotas of topics and of the log: how appends respect them, and how much of them is used.
 //!
-//! The log checks a quota under the put lock (`commit_log::room`). This module gives it the first offsets of the
+//! The log checks a quota under the put lock (`commit_log/quota.rs`). This module gives it the first offsets of the
 //! queues; it reads them only when an append would be refused. On disk there is only the quota itself, as an attribute
 //! of the topic.
 

@@ -1,13 +1,25 @@
 //! The quotas: maximum messages of a topic, and maximum bytes of the log.
 //!
-//! This module owns [`TopicQuotaState`], one for each topic. `roll` checks the quota of the log. Both checks run under
-//! the put lock, before a record gets its offsets. So no quota is ever exceeded, whatever threads append, and an append
+//! This module owns [`TopicQuotaState`], one for each topic, and the check of `max_bytes`. Both checks run under the put
+//! lock, before a record gets its offsets. So no quota is ever exceeded, whatever threads append, and an append
 //! is refused as a whole. For a topic without a quota, the check is one read of a constant.
 //!
 //! Nothing is on disk, so nothing needs recovery: the message count of a topic follows from the offsets of its queues,
 //! and the bytes of the log from its segments.
 
+use std::path::Path;
+
 use mqstore_io::sync::{Arc, AtomicI64, AtomicU64, Ordering, Raise};
+
+use mqstore_base::error::StoreError;
+
+/// Checks that the quota of the log at `root` allows `more` bytes of segments than the `used` ones.
+pub(super) fn check_max_bytes(root: &Path, limit: u64, used: u64, more: u64) -> Result<(), StoreError> {
+    if used.saturating_add(more) <= limit {
+        return Ok(());
+    }
+    Err(StoreError::Full { path: root.to_path_buf(), topic: None, quota: "max_bytes", limit, used })
+}
 
 /// The quota of one topic, and its use.
 ///

@@ -21,6 +21,7 @@ use mqstore_io::{MappedFile, PushError};
 
 use super::active_segment::{ActiveSegment, fits};
 use super::log::{CommitLog, EncodedRecord, PutState};
+use super::quota::check_max_bytes;
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::read_pace;
@@ -196,13 +197,8 @@ impl CommitLog {
     /// Checks that the quota of the log allows `segments` more.
     pub(super) fn can_grow_by(&self, segments: u64) -> Result<(), StoreError> {
         let Some(limit) = self.max_bytes.filter(|_| segments > 0) else { return Ok(()) };
-        let used = self.segments_bytes();
         let more = segments.saturating_mul(self.segment_bytes());
-        if used.saturating_add(more) <= limit {
-            return Ok(());
-        }
-        let path = self.files.root.clone();
-        Err(StoreError::Full { path, topic: None, quota: "max_bytes", limit, used })
+        check_max_bytes(&self.files.root, limit, self.segments_bytes(), more)
     }
 
     /// Checks that the quota of the log allows the segments for `records`, which need more than one.

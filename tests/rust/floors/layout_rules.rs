@@ -1,9 +1,7 @@
-//! Which crates, families of files and Python packages may name which others.
-
-use std::collections::BTreeMap;
+//! Which crates and Python packages may name which others.
 
 use crate::python_source;
-use crate::rust_source::{self, PathRef, Token};
+use crate::rust_source::{self, Token};
 use crate::tree::{Finding, Tree};
 
 /// Each crate of ours, and which of the others it may depend on.
@@ -60,11 +58,6 @@ const CRATES: [(&str, &[&str]); 10] = [
 /// What the tests of a crate may use in addition: they verify the stores that they make.
 const IN_TESTS: [(&str, &str); 2] =
     [("mqstore-engine", "mqstore-inspect"), ("mqstore-delivery", "mqstore-inspect")];
-
-/// Modules of `mqstore-log` that own one kind of file each and do not know each other.
-const FAMILIES: [&str; 4] = ["commit_log", "consume_queue", "index", "checkpoint"];
-
-const LOG: &str = "rust/mqstore-log/src/";
 
 /// No crate lists one above it, or beside it on the ground floor, in any table of dependencies; nor names it in code.
 pub(crate) fn crates_depend_downwards(tree: &Tree) -> Vec<Finding> {
@@ -145,24 +138,6 @@ fn unquoted(text: &str) -> String {
     text.trim().trim_matches(['"', '\'']).to_owned()
 }
 
-/// In `mqstore-log` the families of files do not know each other, nor what joins them.
-pub(crate) fn families_do_not_know_each_other(tree: &Tree) -> Vec<Finding> {
-    let exports = tree.text(&format!("{LOG}lib.rs")).map(exported_names).unwrap_or_default();
-    let mut found = Vec::new();
-    for (path, text) in product_files(tree, LOG) {
-        let module = module_path(path, LOG);
-        let Some(own) = module.first().filter(|own| FAMILIES.contains(&own.as_str())) else { continue };
-        for PathRef { line, segments } in rust_source::paths(&rust_source::product(text).tokens) {
-            let Some(first) = inside_crate(&segments, &module) else { continue };
-            let target = exports.get(&first).unwrap_or(&first);
-            if target != own {
-                found.push(Finding::new(path, line, format!("{own} must not know {target}")));
-            }
-        }
-    }
-    found
-}
-
 /// `rust/mqstore-log/src/index/file.rs` is `[index, file]`, `…/index/mod.rs` is `[index]`, `…/lib.rs` is empty.
 pub(crate) fn module_path(path: &str, folder: &str) -> Vec<String> {
     let inside = path.trim_start_matches(folder).trim_end_matches(".rs");
@@ -171,38 +146,6 @@ pub(crate) fn module_path(path: &str, folder: &str) -> Vec<String> {
         module.pop();
     }
     module
-}
-
-/// The first name below the crate's root that a path leads to, if it stays inside the crate.
-fn inside_crate(segments: &[String], module: &[String]) -> Option<String> {
-    let mut base: Vec<String> = match segments.first()?.as_str() {
-        "crate" => Vec::new(),
-        "self" | "super" => module.to_vec(),
-        _ => return None,
-    };
-    let mut rest = segments.get(1..)?;
-    if segments.first()? == "super" {
-        base.pop();
-        while let Some((next, after)) = rest.split_first().filter(|(next, _)| *next == "super") {
-            debug_assert_eq!(next, "super");
-            base.pop();
-            rest = after;
-        }
-    }
-    base.first().or_else(|| rest.first()).cloned()
-}
-
-/// What `lib.rs` re-exports, and from which module: `crate::QueueSet` is `crate::consume_queue::QueueSet`.
-fn exported_names(lib: &str) -> BTreeMap<String, String> {
-    rust_source::paths(&rust_source::product(lib).tokens)
-        .into_iter()
-        .filter_map(|path| {
-            let mut segments =
-                path.segments.into_iter().skip_while(|segment| segment == "crate" || segment == "self");
-            let module = segments.next()?;
-            Some((segments.last()?, module))
-        })
-        .collect()
 }
 
 /// The Rust files of a folder without the modules that only tests compile.

@@ -9,7 +9,9 @@
 //! files needs the syntax tree of `syn`. Code under `#[cfg(test)]` is exempt where a rule is about the product: tests
 //! may open files and start threads.
 
+mod comment_paths;
 mod layout_rules;
+mod module_layers;
 mod planted;
 mod python_cycles;
 mod python_source;

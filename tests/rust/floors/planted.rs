@@ -42,10 +42,6 @@ const VIOLATIONS: &[(&str, &str, &str)] = &[
         "rust/mqstore-meta/src/planted.rs",
         "#[cfg(test)]\nmod tests { use mqstore_inspect::verify; }\n",
     ),
-    // families of files
-    (FAMILIES, LOG_INDEX, "use crate::commit_log::CommitLog;\n"),
-    (FAMILIES, LOG_INDEX, "use crate::{index::IndexSet, checkpoint::CheckpointFile};\n"),
-    (FAMILIES, LOG_INDEX, "fn f() { let x = super::super::dispatch::step(); }\n"),
     // Python
     ("Python imports stay on their floor", "python/mqstore/planted.py", "import pyspark.sql\n"),
     (
@@ -141,6 +137,11 @@ const VIOLATIONS: &[(&str, &str, &str)] = &[
     (DECLARED, "rust/mqstore-log/src/planted/mod.rs", "//! x\n"),
     // folders
     (PARTS, "rust/mqstore-log/src/planted/mod.rs", "//! x\n"),
+    // paths in comments
+    (COMMENTS, LOG_INDEX, "//! See `write/no_writer.rs`.\n"),
+    (COMMENTS, LOG_INDEX, "fn f() {\n    // `planted::room` counts.\n}\nfn room_of() {}\n"),
+    (COMMENTS, LOG_INDEX, "/// [`crate::index::Planted`]\nstruct Other;\n"),
+    (COMMENTS, "PLANTED.md", "See `commit_log/no_roll.rs`.\n"),
     // words
     ("words that do not belong here", LOG_INDEX, concat!("// TO", "DO: later\n")),
     ("words that do not belong here", "docs/planted.md", concat!("see FIX", "ME below\n")),
@@ -170,10 +171,6 @@ const LOOK_ALIKES: &[(&str, &str, &str)] = &[
         "rust/mqstore-engine/Cargo.toml",
         "[dev-dependencies]\nmqstore-inspect.workspace = true\n",
     ),
-    (FAMILIES, LOG_INDEX, "//! See [`crate::commit_log`].\nuse mqstore_base::error::StoreError;\n"),
-    (FAMILIES, LOG_INDEX, "#[cfg(test)]\nmod tests { use crate::commit_log::CommitLog; }\n"),
-    (FAMILIES, LOG_INDEX, "use super::{file, IndexSet};\nuse mqstore_io::store::X;\n"),
-    (FAMILIES, "rust/mqstore-log/src/flush/planted.rs", "use crate::dispatch::step;\n"),
     (
         "Python imports stay on their floor",
         "python/mqstore/planted.py",
@@ -238,6 +235,10 @@ const LOOK_ALIKES: &[(&str, &str, &str)] = &[
     (RAYON, "Cargo.toml", "[workspace.dependencies]\nrayon = \"1.12\"\n"),
     (RAYON, LOG_INDEX, "// rayon\nconst X: &str = \"rayon\";\n"),
     (GLOBAL_POOL, LOG_INDEX, "// build_global\nconst X: &str = \"build_global\";\n"),
+    (COMMENTS, LOG_INDEX, "//! See `index/planted.rs` and `index::planted`.\n"),
+    (COMMENTS, LOG_INDEX, "//! `planted::room()` counts for `Planted::none`.\nfn room() {}\n"),
+    (COMMENTS, LOG_INDEX, "/// [`crate::index::Planted::new`]\npub(crate) struct Planted;\n"),
+    (COMMENTS, LOG_INDEX, "const X: &str = \"`no/file.rs`\";\n"),
     ("words that do not belong here", LOG_INDEX, concat!("const T: &str = \"SCHEDULE_TOPIC_XX", "XX\";\n")),
     (
         "words that do not belong here",
@@ -254,7 +255,8 @@ const LOOK_ALIKES: &[(&str, &str, &str)] = &[
 const PARTS: &str = "folders of at least three parts, with mod.rs";
 const LOG_INDEX: &str = "rust/mqstore-log/src/index/planted.rs";
 const RAW: &str = "files, clocks and the environment only in mqstore-io";
-const FAMILIES: &str = "families of files do not know each other";
+const LAYERS: &str = "modules use only lower ones";
+const COMMENTS: &str = "comments name existing paths";
 const CIRCLE: &str = "no circle of Python imports";
 const RUST_CYCLE: &str = "no cycle of Rust imports";
 const LENGTH: &str = "files of at most 1,000 lines";
@@ -274,7 +276,7 @@ fn every_rule_finds_what_is_planted() {
     }
     for rule in rules::ALL {
         // These are about numbers or several files, and have tests of their own.
-        let planted = [LENGTH, SIZE, CRATE, RUST_CYCLE].contains(&rule.name)
+        let planted = [LENGTH, SIZE, CRATE, RUST_CYCLE, LAYERS].contains(&rule.name)
             || VIOLATIONS.iter().any(|(name, ..)| *name == rule.name);
         assert!(planted, "no violation is planted for the rule \"{}\"", rule.name);
     }
@@ -464,6 +466,63 @@ fn a_cycle_of_rust_imports_goes_through_any_number_of_files() {
     assert_eq!(found(&closed.with(&file("second"), "struct {\n")), 1, "a file that is no Rust");
 }
 
+/// A crate in which `index` is beside `commit_log` and below `dispatch`; `index/planted.rs` has this text.
+fn log_crate(planted: &str) -> Tree {
+    let file = |name: &str| format!("rust/mqstore-log/src/{name}");
+    Tree::default()
+        .with(&file("lib.rs"), "mod commit_log;\nmod dispatch;\nmod index;\npub use dispatch::Step;\n")
+        .with(&file("commit_log/mod.rs"), "pub(crate) struct CommitLog;\n")
+        .with(&file("dispatch/mod.rs"), "use crate::index::Index;\npub(crate) struct Step(Index);\n")
+        .with(&file("index/mod.rs"), "mod planted;\npub(crate) struct Index;\n")
+        .with(LOG_INDEX, planted)
+}
+
+#[test]
+fn a_use_of_a_module_that_is_not_lower_is_found_however_it_is_written() {
+    let planted = [
+        "use crate::commit_log::CommitLog;\n",
+        "use crate::{index::Index, commit_log::CommitLog};\n",
+        "use super::{Index, super::dispatch::{self, Step as Other}};\n",
+        "use crate::dispatch::*;\n",
+        "use crate::Step;\n",
+        "pub(crate) use crate::dispatch::Step;\n",
+        "use crate::dispatch;\nfn f() { dispatch::Step::g() }\n",
+        "fn f() { let x = super::super::dispatch::Step; }\n",
+        "fn f() -> Vec<crate::dispatch::Step> { g() }\n",
+        "fn f() { println!(\"{}\", crate::dispatch::Step::ONE); }\n",
+        "mod inside {\n    use super::super::super::dispatch::Step;\n}\n",
+    ];
+    for text in planted {
+        let found = found_in(rule(LAYERS), &log_crate(text), LOG_INDEX);
+        assert_eq!(found.len(), 1, "{text}{found:?}");
+    }
+    let found = found_in(rule(LAYERS), &log_crate("\nuse crate::Step;\n"), LOG_INDEX);
+    assert_eq!(found, [format!("{LOG_INDEX}:2: index must not use dispatch (Step): see ORDERS")]);
+}
+
+#[test]
+fn what_only_looks_like_a_use_of_a_higher_module_is_none() {
+    let planted = [
+        "//! See [`crate::commit_log`].\nuse mqstore_base::error::StoreError;\n",
+        "#[cfg(test)]\nuse crate::commit_log::CommitLog;\n",
+        "#[cfg(test)]\nmod tests { use crate::dispatch::Step; }\n",
+        "use super::Index;\nuse mqstore_io::dispatch::X;\nconst X: &str = \"crate::dispatch::Step\";\n",
+    ];
+    for text in planted {
+        let found: Vec<String> =
+            (rule(LAYERS).check)(&log_crate(text)).iter().map(ToString::to_string).collect();
+        assert!(found.is_empty(), "{text}{found:?}");
+    }
+}
+
+#[test]
+fn each_crate_has_an_order_of_all_its_modules() {
+    let new_module = log_crate("").with("rust/mqstore-log/src/planted.rs", "");
+    assert_eq!((rule(LAYERS).check)(&new_module).len(), 1);
+    let new_crate = log_crate("").with("rust/mqstore-planted/src/lib.rs", "");
+    assert_eq!((rule(LAYERS).check)(&new_crate).len(), 1);
+}
+
 #[test]
 fn a_finding_names_the_line() {
     let tree =
@@ -472,15 +531,6 @@ fn a_finding_names_the_line() {
         found_in(rule(RAW), &tree, LOG_INDEX),
         [format!("{LOG_INDEX}:5: std::fs: go through mqstore-io")]
     );
-}
-
-#[test]
-fn a_re_export_does_not_hide_a_module() {
-    let tree = Tree::default()
-        .with("rust/mqstore-log/src/lib.rs", "pub mod flush;\npub use flush::Flusher;\n")
-        .with(LOG_INDEX, "use crate::Flusher;\n");
-    let found = found_in(rule(FAMILIES), &tree, LOG_INDEX);
-    assert_eq!(found.len(), 1, "{found:?}");
 }
 
 #[test]

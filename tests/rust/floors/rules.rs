@@ -1,7 +1,7 @@
 //! The list of rules.
 
 use crate::tree::{Finding, Tree};
-use crate::{layout_rules, python_cycles, rust_cycles, source_rules};
+use crate::{comment_paths, layout_rules, module_layers, python_cycles, rust_cycles, source_rules};
 
 /// A rule: its name, and the function that finds where it is broken.
 pub(crate) struct Rule {
@@ -11,10 +11,7 @@ pub(crate) struct Rule {
 
 pub(crate) const ALL: &[Rule] = &[
     Rule { name: "crates depend downwards", check: layout_rules::crates_depend_downwards },
-    Rule {
-        name: "families of files do not know each other",
-        check: layout_rules::families_do_not_know_each_other,
-    },
+    Rule { name: "modules use only lower ones", check: module_layers::modules_use_only_lower_ones },
     Rule {
         name: "Python imports stay on their floor",
         check: layout_rules::python_imports_stay_on_their_floor,
@@ -39,5 +36,6 @@ pub(crate) const ALL: &[Rule] = &[
         check: source_rules::headers_stay_short,
     },
     Rule { name: "a module declares each file", check: source_rules::files_are_declared },
+    Rule { name: "comments name existing paths", check: comment_paths::comments_name_existing_paths },
     Rule { name: "words that do not belong here", check: source_rules::no_unwanted_words },
 ];

@@ -10,7 +10,7 @@ use crate::tree::{Finding, Tree};
 const LONGEST_CHAIN: usize = 16;
 
 /// The imports of one file, by the file that they lead to: the line of the first one, and the names.
-type Imports<'a> = BTreeMap<&'a str, (usize, BTreeSet<String>)>;
+pub(crate) type Imports<'a> = BTreeMap<&'a str, (usize, BTreeSet<String>)>;
 
 /// Finds the groups of files that import each other.
 ///
@@ -23,13 +23,25 @@ pub(crate) fn rust_files_import_in_no_cycle(tree: &Tree) -> Vec<Finding> {
     crates.into_iter().flat_map(|name| cycles(tree, name)).collect()
 }
 
-/// The cycles of one crate.
-fn cycles(tree: &Tree, name: &str) -> Vec<Finding> {
-    let folder = format!("rust/{name}/src/");
+/// Which imports of a file count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// All, also re-exports.
+    All,
+    /// Those that the file uses itself.
+    Used,
+}
+
+/// Returns the imports of all files below `folder`, the source of a crate, and the files that cannot be parsed.
+pub(crate) fn imports<'a>(
+    tree: &'a Tree,
+    folder: &'a str,
+    counted: Counted,
+) -> (BTreeMap<&'a str, Imports<'a>>, Vec<Finding>) {
     let mut found = Vec::new();
     let mut source = Crate::default();
-    for (path, text) in product_files(tree, &folder) {
-        match rust_imports::read(module_path(path, &folder), text) {
+    for (path, text) in product_files(tree, folder) {
+        match rust_imports::read(module_path(path, folder), text) {
             Ok((modules, words)) => source.add(path, modules, words),
             Err(error) => found.push(Finding::new(
                 path,
@@ -38,7 +50,13 @@ fn cycles(tree: &Tree, name: &str) -> Vec<Finding> {
             )),
         }
     }
-    let graph = source.imports();
+    (source.imports(counted), found)
+}
+
+/// The cycles of one crate.
+fn cycles(tree: &Tree, name: &str) -> Vec<Finding> {
+    let folder = format!("rust/{name}/src/");
+    let (graph, mut found) = imports(tree, &folder, Counted::Used);
     let reach: BTreeMap<&str, BTreeSet<&str>> =
         graph.keys().map(|path| (*path, reachable(&graph, path))).collect();
     let reaches = |from: &str, to: &str| reach.get(from).is_some_and(|files| files.contains(to));
@@ -99,12 +117,13 @@ impl<'a> Crate<'a> {
         self.words.insert(file, words);
     }
 
-    fn imports(&self) -> BTreeMap<&'a str, Imports<'a>> {
+    fn imports(&self, counted: Counted) -> BTreeMap<&'a str, Imports<'a>> {
         let mut graph: BTreeMap<&str, Imports<'_>> =
             self.words.keys().map(|file| (*file, Imports::new())).collect();
         for (file, module) in self.modules.values() {
             let is_used = |name: &str| self.words.get(file).is_some_and(|words| words.contains(name));
-            let imported = module.imports.iter().filter(|one| !one.is_export || is_used(&one.name));
+            let counts = |one: &&Import| counted == Counted::All || !one.is_export || is_used(&one.name);
+            let imported = module.imports.iter().filter(counts);
             let imported = imported.map(|one| (one.line, &one.segments, one.name == "*"));
             let named = module.paths.iter().map(|one| (one.line, &one.segments, false));
             for (line, segments, is_glob) in imported.chain(named) {

@@ -11,8 +11,7 @@ use mqstore_base::message::encode_properties;
 use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, record};
-use mqstore_compaction::plan;
-use mqstore_compaction::{CompactionOptions, JobControl, WorkerInfo, run_task};
+use mqstore_compaction::{CompactionOptions, JobControl, StoreLockHeld, WorkerInfo, plan, run_task};
 use mqstore_io::{OsVfs, SystemClock};
 
 const MESSAGES: u64 = 50_000;
@@ -39,7 +38,8 @@ fn compaction(criterion: &mut Criterion) {
         bench.store.close().unwrap();
         let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &bench.path());
         let options = CompactionOptions { force: true, ..CompactionOptions::default() };
-        let planned = plan(&files, Some(&["bench".to_owned()]), &options).unwrap();
+        let held = StoreLockHeld::take(&files).unwrap();
+        let planned = plan(&files, &held, Some(&["bench".to_owned()]), &options).unwrap();
         let task = planned.plan.tasks.first().unwrap();
         let job = bench.path().join("mqstore/jobs").join(&task.job_id);
         let mut attempt = 0;

@@ -25,6 +25,7 @@ use super::job::job_record::job_dir;
 use super::job::options::CompactionOptions;
 use super::job::plan::{PlannedJob, plan};
 use super::job::publish::{publish, rehearse};
+use super::job::store_lock::StoreLockHeld;
 use super::ranges::{CompactionStep, NextSteps, Strategy, expected_bytes, next, run_step, split};
 use crate::json::{Document, malformed};
 use mqstore_base::error::StoreError;
@@ -121,7 +122,7 @@ impl DistributedJob {
         topics: Option<&[String]>,
         options: &CompactionOptions,
     ) -> Result<Self, StoreError> {
-        let PlannedJob { plan, job } = plan(&files, topics, options)?;
+        let PlannedJob { plan, job } = plan(&files, &StoreLockHeld::take(&files)?, topics, options)?;
         Ok(Self { files, plan, job, rounds: Vec::new(), results: Vec::new(), total_bytes: 0 })
     }
 
@@ -190,7 +191,8 @@ impl DistributedJob {
     /// The errors of [`crate::publish()`].
     pub fn publish(&mut self) -> Result<CompactionReport, StoreError> {
         let job = self.take()?;
-        publish(&self.files, job, &self.plan, &self.results)
+        let held = StoreLockHeld::take(&self.files)?;
+        publish(&self.files, &held, job, &self.plan, &self.results)?.sweep(&self.files, &held)
     }
 
     /// Runs all checks of [`DistributedJob::publish`] and returns its report, but publishes nothing. Then it ends the

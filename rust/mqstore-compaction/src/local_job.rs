@@ -16,6 +16,7 @@ use super::job::options::CompactionOptions;
 use super::job::plan::{PlannedJob, plan};
 use super::job::publish::{publish, rehearse};
 use super::job::resume;
+use super::job::store_lock::StoreLockHeld;
 use super::job::task::{WrittenTask, begin_task};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
@@ -34,9 +35,13 @@ pub fn compact(
     threads: usize,
     control: &Arc<JobControl>,
 ) -> Result<CompactionReport, StoreError> {
-    let PlannedJob { plan, job } = plan(files, topics, options)?;
+    let PlannedJob { plan, job } = plan(files, &StoreLockHeld::take(files)?, topics, options)?;
     let (job, results) = run_all(files, None, job, &plan.tasks, threads, control)?;
-    if options.dry_run { rehearse(files, job, &plan, &results) } else { publish(files, job, &plan, &results) }
+    if options.dry_run {
+        return rehearse(files, job, &plan, &results);
+    }
+    let held = StoreLockHeld::take(files)?;
+    publish(files, &held, job, &plan, &results)?.sweep(files, &held)
 }
 
 /// Runs all tasks of a job; uses the commit log of this process if it has the store open for writing. After the first

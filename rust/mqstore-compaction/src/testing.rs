@@ -14,7 +14,10 @@ use mqstore_format::{
 use mqstore_io::{Access, ManualClock, SimVfs};
 
 use super::files::folder::{LOG_DIR, QUEUE_DIR, queue_dir};
-use super::{CompactedQueue, CompactionOptions, CompactionReport, JobControl, compact};
+use super::{
+    CompactedQueue, CompactionOptions, CompactionPlan, CompactionReport, Job, JobControl, PlannedJob,
+};
+use super::{StoreLockHeld, TaskResult, compact};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
@@ -54,6 +57,26 @@ pub(crate) fn small() -> CompactionOptions {
         tombstone_retention_ms: 0,
         ..CompactionOptions::default()
     }
+}
+
+/// Plans a job of a store that no process has open.
+pub(crate) fn plan(
+    files: &StoreFiles,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+) -> Result<PlannedJob, StoreError> {
+    super::plan(files, &StoreLockHeld::take(files)?, topics, options)
+}
+
+/// Publishes a job of a store that no process has open.
+pub(crate) fn publish(
+    files: &StoreFiles,
+    job: Option<Job>,
+    plan: &CompactionPlan,
+    results: &[TaskResult],
+) -> Result<CompactionReport, StoreError> {
+    let held = StoreLockHeld::take(files)?;
+    super::publish(files, &held, job, plan, results)?.sweep(files, &held)
 }
 
 /// Compacts in this process.

@@ -7,9 +7,9 @@ use mqstore_base::message::{NewMessage, encode_properties};
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{
-    CompactedQueue, CompactionOptions, JobControl, PlannedJob, WorkerInfo, compact, run_task,
+    CompactedQueue, CompactionOptions, JobControl, PlannedJob, StoreLockHeld, WorkerInfo, compact, plan,
+    publish, run_task,
 };
-use mqstore_compaction::{plan, publish};
 use mqstore_engine::Store;
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{SimVfs, Vfs};
@@ -239,7 +239,8 @@ fn positions(vfs: &SimVfs) -> Result<(), String> {
 fn damaged_staging() -> Result<(), String> {
     let start = start(Setting { first: true, exchange: true })?;
     let files = start.world.files();
-    let PlannedJob { plan, job } = plan(&files, None, &options("two")).map_err(explain)?;
+    let hold = || StoreLockHeld::take(&files).map_err(explain);
+    let PlannedJob { plan, job } = plan(&files, &hold()?, None, &options("two")).map_err(explain)?;
     let task = plan.tasks.first().ok_or("nothing to compact")?;
     let staging = root().join("mqstore/jobs/two/worker");
     let worker = WorkerInfo { pid: 1, host: String::new(), module: String::new() };
@@ -248,7 +249,10 @@ fn damaged_staging() -> Result<(), String> {
     crate::decay::files_below(&start.world.vfs, &staging, &mut files_there);
     let (path, _) = files_there.first().ok_or("the task has made no file")?;
     start.world.vfs.flip(path, 8, 1).map_err(explain)?;
-    let report = publish(&files, job, &plan, &[result]).map_err(explain)?;
+    let held = hold()?;
+    let published = publish(&files, &held, job, &plan, &[result]).map_err(explain)?;
+    let report = published.sweep(&files, &held).map_err(explain)?;
+    drop(held);
     if report.skipped.is_empty() || content(&start.world.vfs)? != start.old {
         return Err(format!("a damaged staged file was published: {report:?}"));
     }

@@ -20,6 +20,7 @@ pub(crate) mod plan;
 pub(crate) mod publish;
 pub(crate) mod resume;
 pub(crate) mod source;
+pub(crate) mod store_lock;
 pub(crate) mod survivor_rule;
 pub(crate) mod survivor_writer;
 pub(crate) mod swap;

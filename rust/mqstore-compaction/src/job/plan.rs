@@ -1,9 +1,8 @@
 //! Plans a compaction job.
 //!
-//! Owns [`plan`] and [`plan_locked`]: they select the queues, the records of each, the lengths of the files, and the
-//! generation to start from. The store's lock is held during planning, so that the ends of the log, of the queues and
-//! of the compaction files belong together. It is not held while the tasks run. Planning writes only into the job's own
-//! folder; [`preview_plan`] writes nothing.
+//! Owns [`plan`]: it selects the queues, the records of each, the lengths of the files, and the generation to start
+//! from. The store's lock is held during planning, so that the ends of the log, of the queues and of the compaction files
+//! belong together. It need not be held while the tasks run. Planning writes only into the job's own folder.
 //!
 //! The snapshot of a queue ends at the end of the log. Its older messages come from the compaction files, and newer
 //! ones from the commit log, along the consume queue if that can be trusted: the store was closed cleanly, and the
@@ -14,11 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mqstore_io::{Access, StoreLock};
+use mqstore_io::Access;
 
 use super::documents::{CompactionPlan, LogPart, QueueTask};
 use super::job_folder::{Job, StartOutcome, fresh_token};
 use super::options::{CompactionOptions, Keyless};
+use super::store_lock::{OpenStore, StoreLockHeld};
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::{check_names, queue_ids};
 use crate::files::generation::{GenerationState, KnownFiles};
@@ -26,7 +26,6 @@ use crate::files::manifest::{GenerationFacts, Manifest};
 use crate::files::positions::PositionCheckpoint;
 use crate::files::topics::CompactionTopics;
 use mqstore_base::error::StoreError;
-use mqstore_base::live_page::lock_store;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -47,112 +46,17 @@ pub struct PlannedJob {
 /// Plans the compaction of `topics` (`None`: all compaction topics) and starts the job.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while another process has the store open for writing,
 /// [`StoreError::TopicNotFound`], [`StoreError::InvalidOption`] for a topic that is not a compaction
 /// topic (without `force`), [`StoreError::Busy`] if another driver runs a job with the same id.
 pub fn plan(
     files: &StoreFiles,
+    held: &StoreLockHeld<'_>,
     topics: Option<&[String]>,
     options: &CompactionOptions,
 ) -> Result<PlannedJob, StoreError> {
-    require_store(files)?;
-    let held = lock_store(files)?;
-    plan_locked(files, held.as_ref(), topics, options)
-}
-
-/// Same as [`plan`], for a caller that holds the store's lock.
-pub fn plan_locked(
-    files: &StoreFiles,
-    _held: &dyn StoreLock,
-    topics: Option<&[String]>,
-    options: &CompactionOptions,
-) -> Result<PlannedJob, StoreError> {
-    start_job(files, &Planner::new(files, options)?, topics)
-}
-
-/// Same as [`plan_locked`], for the process that has the store open for writing, and so holds its lock.
-pub fn plan_open(
-    files: &StoreFiles,
-    topics: Option<&[String]>,
-    options: &CompactionOptions,
-    open: &OpenStore<'_>,
-) -> Result<PlannedJob, StoreError> {
-    start_job(files, &Planner::of_open(files, options, open)?, topics)
-}
-
-fn start_job(
-    files: &StoreFiles,
-    planner: &Planner<'_>,
-    topics: Option<&[String]>,
-) -> Result<PlannedJob, StoreError> {
-    start_chosen_job(files, planner, planner.choose(topics)?)
-}
-
-/// Plans a job of `planner` for these topics and starts it.
-pub(crate) fn start_chosen_job(
-    files: &StoreFiles,
-    planner: &Planner<'_>,
-    topics: ChosenTopics,
-) -> Result<PlannedJob, StoreError> {
-    let options = planner.options;
-    let id = options.job_id.clone().unwrap_or_else(|| format!("compact-{}", fresh_token(files)));
-    let job = match Job::begin(files, &id)? {
-        StartOutcome::Running(job) => job.set_resumable(options.job_id.is_some()),
-        StartOutcome::Published(report) => {
-            let plan = CompactionPlan {
-                job_id: id,
-                root: files.root.clone(),
-                tasks: Vec::new(),
-                skipped: Vec::new(),
-                published: Some(report),
-            };
-            return Ok(PlannedJob { plan, job: None });
-        }
-    };
-    match planner.plan(topics, &id, job.nonce()) {
-        Ok(plan) => Ok(PlannedJob { plan, job: Some(job) }),
-        Err(error) => {
-            // Report the first error; the next job removes leftovers.
-            let _ = job.abandon(files);
-            Err(error)
-        }
-    }
-}
-
-/// Returns the plan that [`plan`] would make; takes no lock and writes nothing. Its tasks cannot be run.
-///
-/// # Errors
-/// The errors of [`plan`], except for the lock.
-pub fn preview_plan(
-    files: &StoreFiles,
-    topics: Option<&[String]>,
-    options: &CompactionOptions,
-) -> Result<CompactionPlan, StoreError> {
-    require_store(files)?;
-    let planner = Planner::new(files, options)?;
+    let planner = Planner::new(files, options, held)?;
     let topics = planner.choose(topics)?;
-    planner.plan(topics, options.job_id.as_deref().unwrap_or("preview"), "")
-}
-
-/// Refuses a directory that is not a store, before any file is written to it.
-pub(crate) fn require_store(files: &StoreFiles) -> Result<(), StoreError> {
-    let mut folders = files.log_folders()?.all();
-    folders.push(files.compaction());
-    if folders.iter().any(|folder| files.vfs.stat(folder).is_ok()) {
-        return Ok(());
-    }
-    Err(StoreError::NotAStore {
-        path: files.root.clone(),
-        reason: "it has neither a commitlog nor a compaction folder".to_owned(),
-    })
-}
-
-/// Current values that only the process with the open store has.
-pub struct OpenStore<'a> {
-    /// Its queues.
-    pub queues: &'a Arc<QueueSet>,
-    /// Dispatches the appended records, and returns the dispatched offset.
-    pub catch_up: &'a dyn Fn() -> Result<u64, StoreError>,
+    planner.start(topics)
 }
 
 /// The input of a plan.
@@ -181,10 +85,27 @@ pub(crate) struct ChosenTopics {
 pub(crate) type QueueEnd = ((String, i32), i64);
 
 impl<'a> Planner<'a> {
-    pub(crate) fn new(files: &'a StoreFiles, options: &'a CompactionOptions) -> Result<Self, StoreError> {
+    pub(crate) fn new(
+        files: &'a StoreFiles,
+        options: &'a CompactionOptions,
+        held: &'a StoreLockHeld<'a>,
+    ) -> Result<Self, StoreError> {
         options.geometry()?;
-        let list = SegmentList::load_if_any(files)?;
         let topics = CompactionTopics::load(files)?;
+        if let StoreLockHeld::Open(open) = held {
+            return Ok(Self {
+                topics,
+                trusted: true,
+                covered: (open.catch_up)()?,
+                list: Arc::new(SegmentList::load_if_any(files)?),
+                queues: Arc::clone(open.queues),
+                open: Some(open),
+                files,
+                options,
+                restored: None,
+            });
+        }
+        let list = SegmentList::load_if_any(files)?;
         let floors = TopicFloors::new(topics.floors().clone());
         let queues = QueueSet::load(files, 0, Access::Read, &floors)?;
         queues.recover_bounds()?;
@@ -204,23 +125,31 @@ impl<'a> Planner<'a> {
         })
     }
 
-    pub(crate) fn of_open(
-        files: &'a StoreFiles,
-        options: &'a CompactionOptions,
-        open: &'a OpenStore<'a>,
-    ) -> Result<Self, StoreError> {
-        options.geometry()?;
-        Ok(Self {
-            topics: CompactionTopics::load(files)?,
-            trusted: true,
-            covered: (open.catch_up)()?,
-            list: Arc::new(SegmentList::load_if_any(files)?),
-            queues: Arc::clone(open.queues),
-            open: Some(open),
-            files,
-            options,
-            restored: None,
-        })
+    /// Plans a job for these topics and starts it.
+    pub(crate) fn start(&self, topics: ChosenTopics) -> Result<PlannedJob, StoreError> {
+        let (files, options) = (self.files, self.options);
+        let id = options.job_id.clone().unwrap_or_else(|| format!("compact-{}", fresh_token(files)));
+        let job = match Job::begin(files, &id)? {
+            StartOutcome::Running(job) => job.set_resumable(options.job_id.is_some()),
+            StartOutcome::Published(report) => {
+                let plan = CompactionPlan {
+                    job_id: id,
+                    root: files.root.clone(),
+                    tasks: Vec::new(),
+                    skipped: Vec::new(),
+                    published: Some(report),
+                };
+                return Ok(PlannedJob { plan, job: None });
+            }
+        };
+        match self.plan(topics, &id, job.nonce()) {
+            Ok(plan) => Ok(PlannedJob { plan, job: Some(job) }),
+            Err(error) => {
+                // Report the first error; the next job removes leftovers.
+                let _ = job.abandon(files);
+                Err(error)
+            }
+        }
     }
 
     fn exists(&self, topic: &str) -> bool {

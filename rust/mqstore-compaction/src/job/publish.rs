@@ -1,6 +1,6 @@
 //! Publishes the new generations of all queues in one step.
 //!
-//! Owns [`publish`] and [`publish_locked`], which only a driver calls while it holds the store's lock:
+//! Owns [`publish`], which only a driver calls while it holds the store's lock:
 //!
 //! ```text
 //! 1  check each result against its task, each file against its length and CRC, each queue against
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::{MIN_RECORD_BYTES, RecordView, offset_file_name};
 use mqstore_io::switch;
-use mqstore_io::{Access, FileKind, StoreLock};
+use mqstore_io::{Access, FileKind};
 use serde_json::json;
 
 use super::documents::{CompactionPlan, CompactionReport, LogTail, QueueTask, TaskResult};
@@ -33,6 +33,7 @@ use super::job_folder::{
 };
 use super::job_record::job_dir;
 use super::options::Keyless;
+use super::store_lock::StoreLockHeld;
 use super::swap::swap_generation;
 use crate::files::file_sizes::UNIT_BYTES;
 use crate::files::generation::GenerationState;
@@ -40,9 +41,39 @@ use crate::files::manifest::{GenerationFacts, Manifest};
 use crate::files::next_folder::{NextFolder, Replacement};
 use crate::files::staged::{OutputFile, STAGED_LOGS, STAGED_QUEUES, crc_of};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::live_page::lock_store;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
+
+/// A published job.
+#[derive(Debug)]
+pub struct Publication {
+    /// The report of the job.
+    pub report: CompactionReport,
+    /// The files to remove; `None` if the job was published before.
+    pub replaced: Option<ReplacedFiles>,
+}
+
+impl Publication {
+    fn earlier(report: CompactionReport) -> Self {
+        Self { report, replaced: None }
+    }
+
+    /// Removes the replaced files and the leftovers of dead jobs, and returns the report.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn sweep(
+        self,
+        files: &StoreFiles,
+        _held: &StoreLockHeld<'_>,
+    ) -> Result<CompactionReport, StoreError> {
+        if let Some(replaced) = self.replaced {
+            replaced.sweep(files)?;
+            recover_stale_jobs(files, &self.report.job_id)?;
+        }
+        Ok(self.report)
+    }
+}
 
 /// Publishes the results of the tasks of `plan`. `job` is the one that planning returned; without it, the job is taken
 /// over from a driver that has ended.
@@ -50,55 +81,18 @@ use mqstore_log::commit_log::{SegmentList, read_record};
 /// For a job that is already published, returns its report and does nothing.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while another process has the store open for writing; I/O errors. After an error all readers
-/// still see the old generation, or, if the last step failed, the complete new one.
+/// I/O errors. After an error all readers still see the old generation, or, if the last step failed, the complete new
+/// one.
 pub fn publish(
     files: &StoreFiles,
+    held: &StoreLockHeld<'_>,
     job: Option<Job>,
     plan: &CompactionPlan,
     results: &[TaskResult],
-) -> Result<CompactionReport, StoreError> {
-    let _held = lock_store(files)?;
-    publish_held(files, job, plan, results, 0)
-}
-
-/// Same as [`publish`], for a caller that holds the store's lock.
-pub fn publish_locked(
-    files: &StoreFiles,
-    _held: &dyn StoreLock,
-    job: Option<Job>,
-    plan: &CompactionPlan,
-    results: &[TaskResult],
-) -> Result<CompactionReport, StoreError> {
-    publish_held(files, job, plan, results, 0)
-}
-
-/// Same as [`publish`], in a process that holds the store's lock; the commit log is durable up to `durable`.
-pub(crate) fn publish_held(
-    files: &StoreFiles,
-    job: Option<Job>,
-    plan: &CompactionPlan,
-    results: &[TaskResult],
-    durable: u64,
-) -> Result<CompactionReport, StoreError> {
-    let (report, unswept) = publish_keeping_replaced(files, job, plan, results, durable)?;
-    if let Some(unswept) = unswept {
-        unswept.sweep(files)?;
-        recover_stale_jobs(files, &plan.job_id)?;
-    }
-    Ok(report)
-}
-
-/// Same as `publish_held`, but leaves the replaced files for the caller to remove.
-pub fn publish_keeping_replaced(
-    files: &StoreFiles,
-    job: Option<Job>,
-    plan: &CompactionPlan,
-    results: &[TaskResult],
-    durable: u64,
-) -> Result<(CompactionReport, Option<ReplacedFiles>), StoreError> {
+) -> Result<Publication, StoreError> {
+    let durable = held.flush_log()?;
     if let Some(report) = &plan.published {
-        return Ok((report.clone(), None));
+        return Ok(Publication::earlier(report.clone()));
     }
     let job = if let Some(job) = job {
         job
@@ -106,7 +100,7 @@ pub fn publish_keeping_replaced(
         recover_stale_jobs(files, &plan.job_id)?;
         match Job::attach(files, &plan.job_id)? {
             StartOutcome::Running(job) => job,
-            StartOutcome::Published(report) => return Ok((report, None)),
+            StartOutcome::Published(report) => return Ok(Publication::earlier(report)),
         }
     };
     if job.id() != plan.job_id || files.root != plan.root {
@@ -126,8 +120,8 @@ pub fn publish_keeping_replaced(
         switch(files, &job, &replacements, &report, || note(files, &job, &accepted))?;
     }
     report.elapsed_ms = job.elapsed_ms(files);
-    let unswept = job.published(files, &report)?;
-    Ok((report, Some(unswept)))
+    let replaced = job.published(files, &report)?;
+    Ok(Publication { report, replaced: Some(replaced) })
 }
 
 /// Runs all checks of [`publish`] and returns its report, but publishes nothing. Then it ends the job.

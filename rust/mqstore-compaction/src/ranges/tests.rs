@@ -7,9 +7,8 @@ use proptest::strategy::Strategy as Values;
 
 use super::*;
 use crate::job::job_record::job_dir;
-use crate::testing::{START_MS, Sent, TestStore, compact_now, compacted, small};
+use crate::testing::{START_MS, Sent, TestStore, compact_now, compacted, plan, publish, small};
 use crate::{CompactionOptions, Document, Keyless, PlannedJob};
-use crate::{plan, publish};
 
 const TOPIC: &str = "ctopic";
 

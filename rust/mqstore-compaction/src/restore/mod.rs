@@ -22,13 +22,13 @@ use super::files::restored::{queue_dir, remove};
 use super::job::control::JobControl;
 use super::job::documents::CompactionReport;
 use super::job::options::CompactionOptions;
-use super::job::plan::{ChosenTopics, OpenStore, PlannedJob, Planner, require_store, start_chosen_job};
-use super::job::publish::publish_held;
+use super::job::plan::{ChosenTopics, PlannedJob, Planner};
+use super::job::publish::publish;
+use super::job::store_lock::StoreLockHeld;
 use super::local_job::run_all;
 use crate::json::encode;
 use missing::MissingQueues;
 use mqstore_base::error::StoreError;
-use mqstore_base::live_page::lock_store;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::CommitLog;
 use pull::{MissingQueue, QueuePull};
@@ -81,36 +81,14 @@ pub struct RestoreRun<'a> {
     pub log: Option<&'a Arc<CommitLog>>,
 }
 
-/// Restores queues of a store that no process has open.
+/// Restores queues of the store at `files` from `source`.
 pub fn restore(
     files: &StoreFiles,
+    held: &StoreLockHeld<'_>,
     source: &dyn RestoreSource,
     run: &RestoreRun<'_>,
 ) -> Result<RestoreReport, StoreError> {
-    require_store(files)?;
-    let _held = lock_store(files)?;
-    restore_by(files, Planner::new(files, run.options)?, source, run, &|| Ok(0))
-}
-
-/// Same as [`restore`], for the process that has the store open for writing. `flush` makes the log
-/// durable, and returns its durable offset.
-pub fn restore_open(
-    files: &StoreFiles,
-    open: &OpenStore<'_>,
-    source: &dyn RestoreSource,
-    run: &RestoreRun<'_>,
-    flush: &dyn Fn() -> Result<u64, StoreError>,
-) -> Result<RestoreReport, StoreError> {
-    restore_by(files, Planner::of_open(files, run.options, open)?, source, run, flush)
-}
-
-fn restore_by(
-    files: &StoreFiles,
-    mut planner: Planner<'_>,
-    source: &dyn RestoreSource,
-    run: &RestoreRun<'_>,
-    flush: &dyn Fn() -> Result<u64, StoreError>,
-) -> Result<RestoreReport, StoreError> {
+    let mut planner = Planner::new(files, run.options, held)?;
     if source.root() == files.root {
         return Err(StoreError::InvalidOption {
             option: "source",
@@ -130,11 +108,9 @@ fn restore_by(
         return Ok(report);
     }
     planner.restored = Some(restored);
-    let PlannedJob { plan, job } =
-        start_chosen_job(files, &planner, ChosenTopics { skipped: Vec::new(), ..chosen })?;
+    let PlannedJob { plan, job } = planner.start(ChosenTopics { skipped: Vec::new(), ..chosen })?;
     let (job, results) = run_all(files, run.log, job, &plan.tasks, run.threads, run.control)?;
-    let durable = flush()?;
-    let done = publish_held(files, job, &plan, &results, durable)?;
+    let done = publish(files, held, job, &plan, &results)?.sweep(files, held)?;
     let names: BTreeSet<(Option<&str>, Option<i64>)> =
         done.queues.iter().map(|one| (one["topic"].as_str(), one["queue_id"].as_i64())).collect();
     report.queues.retain(|queue| names.contains(&(Some(&*queue.topic), Some(queue.queue_id.into()))));

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::testing::{Sent, TestStore, compact_now, compacted, offsets, small};
-use crate::{CompactionOptions, JobControl, dirty_topics, plan, preview_plan, publish, run_all};
+use crate::testing::{Sent, TestStore, compact_now, compacted, offsets, plan, publish, small};
+use crate::{CompactionOptions, JobControl, dirty_topics, run_all};
 
 const TOPIC: &str = "ctopic";
 const AFTER_MS: u64 = 100_000;
@@ -32,7 +32,7 @@ fn an_expired_value_goes_without_new_messages() {
     let dry = CompactionOptions { dry_run: true, ..small() };
     let report = compact_now(&store.files, None, &dry, 1).unwrap();
     assert_eq!((report.messages_before, report.messages_after, report.expired), (5, 2, 3));
-    assert_eq!(preview_plan(&store.files, None, &small()).unwrap().tasks.len(), 1);
+    assert_eq!(plan(&store.files, None, &small()).unwrap().plan.tasks.len(), 1);
     assert_eq!(offsets(&store.files, TOPIC, 0), [5, 6, 7, 8, 9]);
     let report = compact_now(&store.files, None, &small(), 1).unwrap();
     assert_eq!((report.messages_after, report.expired), (2, 3));

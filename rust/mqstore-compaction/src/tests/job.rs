@@ -6,12 +6,11 @@ use std::sync::Arc;
 use mqstore_io::{Access, SimVfs};
 
 use crate::job::job_record::job_dir;
-use crate::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
+use crate::testing::{Sent, TestStore, compact_now, compacted, files_on, plan, publish, small};
 use crate::{
     CompactionOptions, CompactionPlan, CompactionReport, Document, JobControl, PlannedJob, QueueTask,
     TaskResult, WorkerInfo, compact, run_all, run_task,
 };
-use crate::{plan, publish};
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::lock_store;
 use mqstore_base::store_files::StoreFiles;

@@ -4,7 +4,7 @@ use mqstore_io::{Access, SimVfs};
 use proptest::prelude::*;
 
 use crate::testing::{Sent, TestStore, compact_now, compacted, offsets, small};
-use crate::{CompactedQueue, CompactionOptions, preview_plan};
+use crate::{CompactedQueue, CompactionOptions};
 use mqstore_base::error::StoreError;
 
 const TOPIC: &str = "ctopic";
@@ -195,16 +195,6 @@ fn a_directory_without_a_store_is_not_written_to() {
     let files = crate::testing::files_on(&vfs);
     assert!(matches!(compact_now(&files, None, &small(), 1), Err(StoreError::NotAStore { .. })));
     assert_eq!(files.vfs.list(&files.root).unwrap(), []);
-}
-
-#[test]
-fn a_preview_writes_nothing() {
-    let mut store = TestStore::new(&[TOPIC]);
-    store.append_in_turn(TOPIC, 5, 2);
-    let before = store.files.vfs.list(&store.files.root).unwrap();
-    let plan = preview_plan(&store.files, None, &small()).unwrap();
-    assert_eq!((plan.tasks.len(), plan.tasks[0].log.queue_to), (1, 5));
-    assert_eq!(store.files.vfs.list(&store.files.root).unwrap(), before);
 }
 
 #[test]

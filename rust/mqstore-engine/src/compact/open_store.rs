@@ -14,7 +14,7 @@ use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{
     CompactionOptions, CompactionReport, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES, JobControl,
-    OpenStore, PlannedJob, ReplacedFiles, plan_open, publish_keeping_replaced, rehearse, run_all,
+    OpenStore, PlannedJob, ReplacedFiles, StoreLockHeld, plan, publish, rehearse, run_all,
 };
 
 impl Store {
@@ -58,20 +58,25 @@ impl Writer {
     ) -> Result<CompactionReport, StoreError> {
         self.topics.store()?;
         let catch_up = || self.catch_up();
-        let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
+        let flush = || self.flush_for_compaction();
+        let held =
+            StoreLockHeld::Open(OpenStore { queues: &self.queues, catch_up: &catch_up, flush: &flush });
         let options = &self.with_own_lengths(options);
-        let PlannedJob { plan, job } = plan_open(&self.files, topics, options, &open)?;
+        let PlannedJob { plan, job } = plan(&self.files, &held, topics, options)?;
         let (job, results) = run_all(&self.files, Some(&self.log), job, &plan.tasks, threads, control)?;
         if options.dry_run {
             return rehearse(&self.files, job, &plan, &results);
         }
-        // A compacted record must not outlive its original after a crash. For records that are not in the file yet,
-        // only the log's own sync guarantees that.
+        let done = publish(&self.files, &held, job, &plan, &results)?;
+        done.replaced.map_or(Ok(()), |replaced| self.remove_replaced(replaced))?;
+        Ok(done.report)
+    }
+
+    /// Makes the log durable; returns its durable offset. A compacted record must not outlive its original after a crash.
+    /// For records that are not in the file yet, only the log's own sync guarantees that.
+    pub(super) fn flush_for_compaction(&self) -> Result<u64, StoreError> {
         self.flusher.flush_all(false)?;
-        let durable = self.log.durable();
-        let (report, unswept) = publish_keeping_replaced(&self.files, job, &plan, &results, durable)?;
-        unswept.map_or(Ok(()), |unswept| self.remove_replaced(unswept))?;
-        Ok(report)
+        Ok(self.log.durable())
     }
 
     /// Removes the files that a compaction replaced, in a thread if threads are allowed.

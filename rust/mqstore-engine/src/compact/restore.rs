@@ -15,8 +15,8 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{
-    CompactionOptions, JobControl, OpenStore, RestoreReport, RestoreRun, RestoreSource, compacted_end,
-    restore, restore_open,
+    CompactionOptions, JobControl, OpenStore, RestoreReport, RestoreRun, RestoreSource, StoreLockHeld,
+    compacted_end, restore,
 };
 
 /// Number of messages that one step reads.
@@ -59,6 +59,7 @@ pub fn restore_compaction(
 ) -> Result<RestoreReport, StoreError> {
     restore(
         files,
+        &StoreLockHeld::take(files)?,
         &SourceStore { store: source },
         &RestoreRun { topics, options, threads, control, log: None },
     )
@@ -68,13 +69,10 @@ impl Writer {
     fn restore(&self, source: &Store, run: &RestoreRun<'_>) -> Result<RestoreReport, StoreError> {
         self.topics.store()?;
         let catch_up = || self.catch_up();
-        let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
-        // Like for a compaction: a compacted record must not outlive its original.
-        let flush = || {
-            self.flusher.flush_all(false)?;
-            Ok(self.log.durable())
-        };
-        restore_open(&self.files, &open, &SourceStore { store: source }, run, &flush)
+        let flush = || self.flush_for_compaction();
+        let held =
+            StoreLockHeld::Open(OpenStore { queues: &self.queues, catch_up: &catch_up, flush: &flush });
+        restore(&self.files, &held, &SourceStore { store: source }, run)
     }
 }
 

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::TieredLog;
 use crate::delay_levels::DelayLevels;
+use crate::host::Host;
 use crate::properties::{PropertiesBuilder, without_property};
 use crate::sys_flag::{Compression, SysFlag, TransactionType};
 use crate::testing::hex;

@@ -77,7 +77,7 @@ impl VerifyReport {
             self.more += 1;
             return;
         }
-        let (kind, consequence, repair) = kind.words();
+        let (kind, consequence, repair) = kind.texts();
         self.problems.push(Problem {
             kind,
             path: path.to_path_buf(),
@@ -150,7 +150,7 @@ pub(crate) enum ProblemKind {
 }
 
 impl ProblemKind {
-    fn words(self) -> (&'static str, &'static str, &'static str) {
+    fn texts(self) -> (&'static str, &'static str, &'static str) {
         let rebuild = "build the queues again from the log: mqstore rebuild DIR";
         let reindex = "build the index again from the log: mqstore rebuild DIR";
         match self {
@@ -253,7 +253,7 @@ impl ProblemKind {
         }
     }
 
-    /// The words for the files other than log, queues and index.
+    /// The texts for the files other than log, queues and index.
     fn describe_broker_files(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::CompactionDamaged => (
@@ -346,7 +346,7 @@ impl ProblemKind {
         }
     }
 
-    /// The words for directories that mqstore only reads: those of brokers with DLedger, and tiered stores.
+    /// The texts for directories that mqstore only reads: those of brokers with DLedger, and tiered stores.
     fn describe_foreign_files(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::RaftHeader => (
@@ -379,7 +379,7 @@ impl ProblemKind {
                 "the messages of missing log files are lost; those of missing files of units are found in the log",
                 "nothing: bring the missing files back",
             ),
-            // The last kind: a kind that no match lists would get its words.
+            // The last kind: a kind that no match lists would get its texts.
             _ => (
                 "tiered_entry_dangling",
                 "consumers of RocketMQ find no message at these offsets",

@@ -42,7 +42,7 @@ pub struct Faults {
 #[derive(Debug, Default)]
 struct FaultState {
     /// Bytes that can still be used; `None` is no limit.
-    room: Option<u64>,
+    space_left: Option<u64>,
     /// Number of later syncs that fail.
     failing_syncs: u64,
     sync_delay: Duration,
@@ -64,7 +64,7 @@ impl Faults {
 
     /// Makes the disk full after `bytes` more bytes. A deletion frees no space.
     pub fn fill_disk(&self, bytes: u64) {
-        self.state.lock().room = Some(bytes);
+        self.state.lock().space_left = Some(bytes);
     }
 
     /// Makes the next `count` syncs fail; `u64::MAX` is all.
@@ -87,7 +87,7 @@ impl Faults {
     /// Ends all faults. A file system that crashed stays crashed.
     pub fn clear(&self) {
         let mut state = self.state.lock();
-        (state.room, state.changes_left) = (None, None);
+        (state.space_left, state.changes_left) = (None, None);
         (state.failing_syncs, state.sync_delay) = (0, Duration::ZERO);
     }
 
@@ -134,17 +134,17 @@ impl FaultGate {
         self.faults.state.lock().crashes > self.born
     }
 
-    /// Counts one change that uses `room` bytes of space, or fails.
-    fn change(&self, room: u64) -> io::Result<()> {
+    /// Counts one change that uses `bytes` bytes of space, or fails.
+    fn change(&self, bytes: u64) -> io::Result<()> {
         let mut state = self.faults.state.lock();
         if state.crashes > self.born {
             return Err(dead());
         }
-        if let Some(left) = &mut state.room {
+        if let Some(left) = &mut state.space_left {
             let free = *left;
             *left = left
-                .checked_sub(room)
-                .ok_or_else(|| NoSpace::explain(Errno::NOSPC.into(), room, || Some(free)))?;
+                .checked_sub(bytes)
+                .ok_or_else(|| NoSpace::explain(Errno::NOSPC.into(), bytes, || Some(free)))?;
         }
         state.changes += 1;
         if let Some(left) = &mut state.changes_left {
@@ -156,7 +156,7 @@ impl FaultGate {
 
     /// Counts the creation of a name, or fails.
     fn name(&self) -> io::Result<()> {
-        if self.faults.state.lock().room == Some(0) {
+        if self.faults.state.lock().space_left == Some(0) {
             return Err(Errno::NOSPC.into());
         }
         self.change(0)

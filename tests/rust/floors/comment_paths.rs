@@ -1,7 +1,5 @@
 //! The paths that comments name in backticks exist.
 
-use std::collections::BTreeSet;
-
 use crate::layout_rules::module_path;
 use crate::tree::{Finding, Tree};
 
@@ -23,23 +21,21 @@ pub(crate) fn comments_name_existing_paths(tree: &Tree) -> Vec<Finding> {
             Some((module, path))
         })
         .collect();
-    let files: BTreeSet<&str> = tree.files().map(|(path, _)| path).collect();
     let mut found = Vec::new();
     for (path, text) in tree.files() {
         let is_rust = path.ends_with(".rs") && path.starts_with("rust/");
         let is_guide = path.ends_with(".md") && !path.contains('/');
-        for (at, line) in text.lines().enumerate().filter(|_| is_rust || is_guide) {
-            if is_rust && !line.trim_start().starts_with("//") {
-                continue;
-            }
-            for code in line.split('`').skip(1).step_by(2) {
-                let code = code.trim_end_matches("()");
+        if !is_rust && !is_guide {
+            continue;
+        }
+        let comments =
+            text.lines().enumerate().filter(|(_, line)| is_guide || line.trim_start().starts_with("//"));
+        for (at, line) in comments {
+            for code in line.split('`').skip(1).step_by(2).map(|code| code.trim_end_matches("()")) {
                 let exists = if code.ends_with(".rs") {
-                    files.iter().any(|file| *file == code || file.ends_with(&format!("/{code}")))
-                } else if is_module_path(code) {
-                    is_known(tree, &modules, code)
+                    tree.files().any(|(file, _)| is_end_of(file, code))
                 } else {
-                    true
+                    !is_module_path(code) || is_known(tree, &modules, code)
                 };
                 if !exists {
                     found.push(Finding::new(path, at + 1, format!("{code} does not exist")));
@@ -48,6 +44,11 @@ pub(crate) fn comments_name_existing_paths(tree: &Tree) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Whether `end` is the path of the file, or the last parts of it.
+fn is_end_of(file: &str, end: &str) -> bool {
+    file.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('/'))
 }
 
 /// Whether the text is a path that begins with a module: `a::b`, not `Type::name`.
@@ -63,33 +64,30 @@ fn is_module_path(code: &str) -> bool {
 
 /// Whether a module of this path exists, or an item in one.
 fn is_known(tree: &Tree, modules: &[(Vec<String>, &str)], code: &str) -> bool {
-    let names: Vec<&str> =
-        code.split("::").skip_while(|name| matches!(*name, "crate" | "self" | "super")).collect();
+    let names = code.split("::").skip_while(|name| matches!(*name, "crate" | "self" | "super"));
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
     // A type ends the path: fields, variants and methods are not looked up.
-    let end = names.iter().position(|name| name.starts_with(|c: char| c.is_ascii_uppercase()));
-    let names = names.get(..end.map_or(names.len(), |end| end + 1)).unwrap_or_default();
+    if let Some(end) = names.iter().position(|name| name.starts_with(|c: char| c.is_ascii_uppercase())) {
+        names.truncate(end + 1);
+    }
     let Some((item, home)) = names.split_last() else { return true };
-    modules.iter().any(|(module, _)| module.ends_with(&owned(names)))
+    let is_inside =
+        |module: &[String]| home.is_empty() || module.windows(home.len()).any(|part| part == home);
+    modules.iter().any(|(module, _)| module.ends_with(&names))
         || modules
             .iter()
-            .filter(|(module, _)| {
-                let inside = module.windows(home.len().max(1)).any(|part| part == owned(home));
-                home.is_empty() || inside
-            })
+            .filter(|(module, _)| is_inside(module))
             .any(|(_, path)| tree.text(path).is_some_and(|text| defines(text, item)))
-}
-
-fn owned(names: &[&str]) -> Vec<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// Whether the text has the definition of an item.
 fn defines(text: &str, item: &str) -> bool {
-    KEYWORDS.iter().any(|keyword| {
-        text.match_indices(&format!("{keyword}{item}")).any(|(at, found)| {
-            !text
-                .get(at + found.len()..)
-                .is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    text.contains(item)
+        && KEYWORDS.iter().any(|keyword| {
+            text.match_indices(&format!("{keyword}{item}")).any(|(at, found)| {
+                !text
+                    .get(at + found.len()..)
+                    .is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+            })
         })
-    })
 }

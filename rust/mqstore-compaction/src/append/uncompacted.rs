@@ -85,9 +85,9 @@ pub fn queues_ahead_of_log(
             let Some(log_end) = log_end(topic, queue_id) else { continue };
             let read = taken.positions.end(topic, queue_id);
             let known = taken.manifest.generations(topic, queue_id).iter().map(|each| each.end);
-            let told = known.chain([read]).any(|end| end > log_end);
+            let is_known = known.chain([read]).any(|end| end > log_end);
             // Do not read all units of all queues when a store with many queues is opened.
-            if !told && !may_hold(files, topic, queue_id, log_end)? {
+            if !is_known && !may_contain(files, topic, queue_id, log_end)? {
                 continue;
             }
             let end = taken.known(topic, queue_id)?.end.max(read);
@@ -100,7 +100,7 @@ pub fn queues_ahead_of_log(
 }
 
 /// Whether the files of a queue may contain `offset` or a later one.
-fn may_hold(files: &StoreFiles, topic: &str, queue_id: i32, offset: i64) -> Result<bool, StoreError> {
+fn may_contain(files: &StoreFiles, topic: &str, queue_id: i32, offset: i64) -> Result<bool, StoreError> {
     let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
     for pair in folder.pairs.iter().rev() {
         let Some(queue) = &pair.queue else { return Ok(true) };

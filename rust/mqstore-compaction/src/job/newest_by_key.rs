@@ -379,7 +379,7 @@ mod tests {
         KeyCollector::create(&files, &files.root.join("keys"), equality, Seed(7)).unwrap()
     }
 
-    fn verdicts(keys: &[u8], memory_bytes: u64, equality: KeyEquality) -> NewestBits {
+    fn newest_of(keys: &[u8], memory_bytes: u64, equality: KeyEquality) -> NewestBits {
         let mut collector = collector(equality);
         for key in keys {
             collector.add(&text(*key)).unwrap();
@@ -407,7 +407,7 @@ mod tests {
             memory in prop::sample::select(vec![0_u64, 100, 400, 1600, 1 << 20]),
             equality in prop::sample::select(vec![KeyEquality::FullKeys, KeyEquality::Digests]),
         ) {
-            check(&keys, &verdicts(&keys, memory, equality));
+            check(&keys, &newest_of(&keys, memory, equality));
         }
 
         /// Each key has one of three hashes. If texts are compared, that only costs time.
@@ -485,10 +485,10 @@ mod tests {
     fn little_memory_takes_more_rounds_and_always_ends() {
         let keys: Vec<u8> = (0..=255).collect();
         for equality in [KeyEquality::FullKeys, KeyEquality::Digests] {
-            assert_eq!(verdicts(&keys, 1 << 20, equality).rounds, 1);
-            let few = verdicts(&keys, 0, equality);
+            assert_eq!(newest_of(&keys, 1 << 20, equality).rounds, 1);
+            let few = newest_of(&keys, 0, equality);
             assert_eq!((few.rounds, few.keys), (256, 256));
-            assert_eq!(verdicts(&[], 0, equality).rounds, 0);
+            assert_eq!(newest_of(&[], 0, equality).rounds, 0);
         }
     }
 

@@ -76,19 +76,19 @@ pub(crate) type Visit<'v> = dyn FnMut(SourceItem<'_>) -> Result<(), StoreError> 
 /// Selects the records that a second walk needs, by their number in the walk.
 pub(crate) type RecordSelector<'w> = dyn Fn(u64) -> bool + 'w;
 
-/// Calls `visit` with all records of `stretch` in the task's snapshot; returns the last one that came from the commit
+/// Calls `visit` with all records of `range` in the task's snapshot; returns the last one that came from the commit
 /// log. `log` is the commit log of this process, if it has the store open for writing. With `wants`, other records may
 /// be skipped, because an earlier walk has verified them.
 pub(crate) fn walk(
     files: &StoreFiles,
     log: Option<&Arc<CommitLog>>,
     task: &QueueTask,
-    stretch: OffsetRange,
+    range: OffsetRange,
     wants: Option<&RecordSelector<'_>>,
     visit: &mut Visit<'_>,
 ) -> Result<Option<LogTail>, StoreError> {
-    let last_offset = stretch.from.saturating_sub(1);
-    let mut walk = TaskWalk { files, log, task, stretch, wants, number: 0, last_offset, tail: None, visit };
+    let last_offset = range.from.saturating_sub(1);
+    let mut walk = TaskWalk { files, log, task, range, wants, number: 0, last_offset, tail: None, visit };
     walk.previous_generation()?;
     // Includes records that were read for that generation and dropped.
     walk.last_offset = walk.last_offset.max(task.previous_end.saturating_sub(1));
@@ -100,7 +100,7 @@ struct TaskWalk<'a, 'v> {
     files: &'a StoreFiles,
     log: Option<&'a Arc<CommitLog>>,
     task: &'a QueueTask,
-    stretch: OffsetRange,
+    range: OffsetRange,
     wants: Option<&'a RecordSelector<'a>>,
     /// The number of the next record.
     number: u64,
@@ -112,15 +112,15 @@ struct TaskWalk<'a, 'v> {
 
 impl TaskWalk<'_, '_> {
     fn previous_generation(&mut self) -> Result<(), StoreError> {
-        let end = self.task.previous_end.min(self.stretch.to);
-        if self.stretch.from >= end {
+        let end = self.task.previous_end.min(self.range.to);
+        if self.range.from >= end {
             return Ok(());
         }
         let (topic, queue_id) = (&self.task.topic, self.task.queue_id);
         let folder = previous_folder(self.files, self.task)?;
-        let first = pair_of(self.files, &folder.pairs, self.stretch.from, self.task)?;
+        let first = pair_of(self.files, &folder.pairs, self.range.from, self.task)?;
         for pair in folder.pairs.get(first..).unwrap_or_default() {
-            let from = self.stretch.from;
+            let from = self.range.from;
             let OpenOutcome::Same(mut cursor) = PairCursor::open(self.files, pair, topic, queue_id, from)?
             else {
                 return Err(files_replaced_error(self.task));
@@ -151,9 +151,9 @@ impl TaskWalk<'_, '_> {
             return Err(StoreError::corrupt(&self.files.commit_log(), list.end_offset(), reason));
         }
         match self.walk_queue(&list)? {
-            FollowOutcome::ToTheEnd if self.stretch.to < i64::MAX => Ok(()),
+            FollowOutcome::ToTheEnd if self.range.to < i64::MAX => Ok(()),
             FollowOutcome::ToTheEnd => self.walk_log(&list, log.scan_from),
-            FollowOutcome::Until(position) if self.stretch.is_whole() => {
+            FollowOutcome::Until(position) if self.range.is_whole() => {
                 self.walk_log(&list, position.min(log.scan_from).max(list.min_offset()))
             }
             FollowOutcome::Until(_) => Err(StoreError::Busy {
@@ -168,7 +168,7 @@ impl TaskWalk<'_, '_> {
     /// Follows the consume queue as far as it matches the log.
     fn walk_queue(&mut self, list: &Arc<SegmentList>) -> Result<FollowOutcome, StoreError> {
         let log = &self.task.log;
-        let (from, to) = (log.queue_from.max(self.stretch.from), log.queue_to.min(self.stretch.to));
+        let (from, to) = (log.queue_from.max(self.range.from), log.queue_to.min(self.range.to));
         // The second walk reads records to copy, which get a new checksum.
         let verify = if self.wants.is_some() { VerifyLevel::All } else { VerifyLevel::Once };
         let mut fetch = RecordFetcher::new(list, self.log, self.task.log.log_end, verify);

@@ -50,7 +50,7 @@ pub(crate) enum Verdict {
 /// The rule that selects the survivors.
 pub(crate) struct SurvivorRule<'a> {
     pub(crate) task: &'a QueueTask,
-    pub(crate) verdicts: &'a NewestBits,
+    pub(crate) newest: &'a NewestBits,
 }
 
 impl SurvivorRule<'_> {
@@ -58,7 +58,7 @@ impl SurvivorRule<'_> {
     pub(crate) fn decide(&self, ordinal: Option<u64>, queue_offset: i64, kind: RecordKind) -> Verdict {
         let keeps = match ordinal {
             None => self.task.keyless == Keyless::Keep,
-            Some(ordinal) if !self.verdicts.is_newest(ordinal) => false,
+            Some(ordinal) if !self.newest.is_newest(ordinal) => false,
             Some(_) => match kind {
                 RecordKind::Value => true,
                 RecordKind::Expired => return Verdict::Expired,

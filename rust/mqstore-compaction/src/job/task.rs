@@ -165,12 +165,12 @@ fn compact(
         key.map_or(Ok(()), |key| collector.add(key))
     })?;
     refuse_keyless(task, result.counts.keyless)?;
-    let verdicts = collector.finish(task.memory_bytes)?;
-    result.counts.keys = verdicts.keys;
-    result.counts.rounds = verdicts.rounds;
+    let newest = collector.finish(task.memory_bytes)?;
+    result.counts.keys = newest.keys;
+    result.counts.rounds = newest.rounds;
     let records = (result.counts.before, result.counts.keyless == 0);
     let writer = GenerationWriter::create(files, staging, task.geometry, 0)?;
-    let written = CopyWalk { input: *input, verdicts: &verdicts, writer }
+    let written = CopyWalk { input: *input, newest: &newest, writer }
         .copy_survivors(OffsetRange::WHOLE, records, result)?
         .finish(false)?;
     result.pairs = written.pairs().to_vec();
@@ -181,16 +181,16 @@ fn compact(
 /// Called in the first walk with each record and its key, if it has one.
 pub(crate) type RecordVisitor<'e> = dyn FnMut(&RecordView<'_>, Option<&str>) -> Result<(), StoreError> + 'e;
 
-/// Runs the first walk: counts the records of `stretch`, and calls `each` with each record and its key.
+/// Runs the first walk: counts the records of `range`, and calls `each` with each record and its key.
 pub(crate) fn collect_keys(
     input: &TaskInput<'_>,
-    stretch: OffsetRange,
+    range: OffsetRange,
     result: &mut TaskResult,
     each: &mut RecordVisitor<'_>,
 ) -> Result<(), StoreError> {
     let mut meter = TaskMeter::start(input.files, input.control)?;
     let (counts, position) = (&mut result.counts, &mut result.position);
-    result.log_tail = walk(input.files, input.log, input.task, stretch, None, &mut |met| {
+    result.log_tail = walk(input.files, input.log, input.task, range, None, &mut |met| {
         let SourceItem::Record(record) = met else { return Ok(()) };
         meter.read(record.size)?;
         counts.before += 1;
@@ -227,26 +227,26 @@ pub(crate) fn earliest(one_ms: Option<i64>, other_ms: Option<i64>) -> Option<i64
 pub(crate) struct CopyWalk<'a> {
     pub(crate) input: TaskInput<'a>,
     /// The decisions about the records of the range; the first keyed record has ordinal 0.
-    pub(crate) verdicts: &'a NewestBits,
+    pub(crate) newest: &'a NewestBits,
     pub(crate) writer: GenerationWriter<'a>,
 }
 
 impl<'a> CopyWalk<'a> {
-    /// Copies the survivors of `stretch`, which has `records` records. `all_keyed` says that each has a key.
+    /// Copies the survivors of `range`, which has `records` records. `all_keyed` says that each has a key.
     pub(crate) fn copy_survivors(
         mut self,
-        stretch: OffsetRange,
+        range: OffsetRange,
         (records, all_keyed): (u64, bool),
         result: &mut TaskResult,
     ) -> Result<GenerationWriter<'a>, StoreError> {
         let TaskInput { files, log, task, control } = self.input;
-        let verdicts = self.verdicts;
-        let rule = SurvivorRule { task, verdicts };
+        let newest = self.newest;
+        let rule = SurvivorRule { task, newest };
         let mut meter = TaskMeter::start(files, control)?;
         let (mut seen, mut ordinal) = (0, 0);
         // If all records have keys, the number of a record is its ordinal.
-        let wants = |number| !all_keyed || verdicts.is_newest(number);
-        walk(files, log, task, stretch, Some(&wants), &mut |met| {
+        let wants = |number| !all_keyed || newest.is_newest(number);
+        walk(files, log, task, range, Some(&wants), &mut |met| {
             let record = match met {
                 SourceItem::Record(record) => record,
                 SourceItem::Passed { records, bytes } => {
@@ -280,7 +280,7 @@ impl<'a> CopyWalk<'a> {
             self.writer.append(record)
         })?;
         meter.look()?;
-        if (seen, ordinal) != (records, verdicts.records) {
+        if (seen, ordinal) != (records, newest.records) {
             return Err(StoreError::Busy {
                 reason: format!("{}/{} changed while it was compacted", task.topic, task.queue_id),
             });

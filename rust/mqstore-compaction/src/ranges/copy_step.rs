@@ -27,10 +27,10 @@ pub(super) fn run(
         });
     }
     let shares = folders(files, task, step.verdicts.iter())?;
-    let verdicts = read_verdicts(files, &shares, (step.first_ordinal, step.keyed), keyed)?;
+    let newest = read_verdicts(files, &shares, (step.first_ordinal, step.keyed), keyed)?;
     let writer = GenerationWriter::create(files, staging, task.geometry, step.first_pair)?;
-    let copy = task::CopyWalk { input: *input, verdicts: &verdicts, writer };
-    let writer = copy.copy_survivors(step.stretch, (step.records, counts.keyless == 0), result)?;
+    let copy = task::CopyWalk { input: *input, newest: &newest, writer };
+    let writer = copy.copy_survivors(step.range, (step.records, counts.keyless == 0), result)?;
     let written = writer.finish(step.another_follows)?;
     result.pairs = written.pairs().to_vec();
     if result.pairs.len() as u64 != step.pairs {

@@ -30,11 +30,11 @@ pub(super) fn run(
         keyed += piece.keyed;
     }
     let seed = Seed::from_nonce(&input.task.nonce);
-    let verdicts = decide(&spills, input.equality(), seed, input.task.memory_bytes)?;
-    write_verdicts(input.files, staging, &verdicts, keyed)?;
-    result.counts.before = verdicts.records;
-    result.counts.keys = verdicts.keys;
-    result.counts.rounds = verdicts.rounds;
+    let newest = decide(&spills, input.equality(), seed, input.task.memory_bytes)?;
+    write_verdicts(input.files, staging, &newest, keyed)?;
+    result.counts.before = newest.records;
+    result.counts.keys = newest.keys;
+    result.counts.rounds = newest.rounds;
     Ok(())
 }
 
@@ -82,7 +82,7 @@ pub(super) fn copy_steps(
         let (from, to) = (start_of(first), if group + 1 == groups { end } else { start_of(behind) });
         CompactionStep::Copy(CopyRange {
             plan: plan.clone(),
-            stretch: OffsetRange { from: from.queue_offset, to: to.queue_offset },
+            range: OffsetRange { from: from.queue_offset, to: to.queue_offset },
             records: to.record - from.record,
             keyed: to.keyed - from.keyed,
             first_ordinal: from.keyed,
@@ -115,8 +115,8 @@ fn starts(
     let mut layout = FileLayout { geometry: task.geometry, starts: Vec::new(), log: 0, queue: 0 };
     let mut next = Start::default();
     for (piece, folder) in pieces.iter().zip(folders(files, task, names(pieces))?) {
-        let verdicts = read_verdicts(files, &shares, (next.keyed, piece.keyed), keyed)?;
-        let (rule, first) = (SurvivorRule { task, verdicts: &verdicts }, next.keyed);
+        let newest = read_verdicts(files, &shares, (next.keyed, piece.keyed), keyed)?;
+        let (rule, first) = (SurvivorRule { task, newest: &newest }, next.keyed);
         read_notes(files, &folder, piece.records, |note| {
             let RecordNote { is_keyed, kind, queue_offset, size } = note;
             let ordinal = is_keyed.then(|| next.keyed - first);

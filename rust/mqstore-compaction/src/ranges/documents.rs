@@ -62,7 +62,7 @@ pub(super) struct RangePlan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Scan {
     pub(super) plan: RangePlan,
-    pub(super) stretch: OffsetRange,
+    pub(super) range: OffsetRange,
 }
 
 /// A scanned range.
@@ -87,7 +87,7 @@ pub(crate) struct Decide {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CopyRange {
     pub(super) plan: RangePlan,
-    pub(super) stretch: OffsetRange,
+    pub(super) range: OffsetRange,
     /// Number of records of the range, of those with a key, and of keyed records before it.
     pub(super) records: u64,
     pub(super) keyed: u64,
@@ -132,12 +132,12 @@ impl Document for CompactionStep {
         self.task().validate()?;
         match self {
             Self::Whole(_) => Ok(()),
-            Self::Scan(Scan { plan, stretch }) | Self::Copy(CopyRange { plan, stretch, .. }) => {
+            Self::Scan(Scan { plan, range }) | Self::Copy(CopyRange { plan, range, .. }) => {
                 plan.validate()?;
-                if (0..=stretch.to).contains(&stretch.from) {
+                if (0..=range.to).contains(&range.from) {
                     return Ok(());
                 }
-                Err(malformed(Self::WHAT, &format!("has the range {} to {}", stretch.from, stretch.to)))
+                Err(malformed(Self::WHAT, &format!("has the range {} to {}", range.from, range.to)))
             }
             Self::Decide(Decide { plan, pieces, .. }) => {
                 plan.validate()?;

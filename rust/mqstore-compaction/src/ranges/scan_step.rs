@@ -25,7 +25,7 @@ pub(super) fn run(
     let seed = Seed::from_nonce(&input.task.nonce);
     let mut collector = KeyCollector::create_shares(input.files, paths, input.equality(), seed)?;
     let mut notes = NoteWriter::create(input.files, staging)?;
-    collect_keys(input, scan.stretch, result, &mut |record, key| {
+    collect_keys(input, scan.range, result, &mut |record, key| {
         notes.add(RecordNote {
             is_keyed: key.is_some(),
             kind: RecordKind::of(record, input.task),

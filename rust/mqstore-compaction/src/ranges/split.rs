@@ -74,18 +74,15 @@ pub(crate) fn split(
     if strategy == Strategy::Auto && key_bytes <= task.memory_bytes && bytes <= MOST_BYTES {
         return whole();
     }
-    let stretches = stretches(&blocks, bytes, parts);
-    if stretches.len() < 2 {
+    let ranges = split_evenly(&blocks, bytes, parts);
+    if ranges.len() < 2 {
         return whole();
     }
     let fitting = key_bytes.div_ceil(task.memory_bytes.max(1)).min(u64::from(MOST_SHARES)) as u32;
     // The same number of shares for each worker, so that no worker waits for another.
     let shares = fitting.max(1).next_multiple_of(parts).min(MOST_SHARES);
     let plan = RangePlan { task: task.clone(), parts, shares, total: None };
-    Ok(stretches
-        .into_iter()
-        .map(|stretch| CompactionStep::Scan(Scan { plan: plan.clone(), stretch }))
-        .collect())
+    Ok(ranges.into_iter().map(|range| CompactionStep::Scan(Scan { plan: plan.clone(), range })).collect())
 }
 
 /// Returns the approximate bytes of the records of a queue.
@@ -148,7 +145,7 @@ fn blocks(files: &StoreFiles, task: &QueueTask, parts: u32) -> Result<Option<Vec
 }
 
 /// Joins the blocks to at most `parts` ranges of similar size that cover the complete queue.
-fn stretches(blocks: &[UnsplitRange], bytes: u64, parts: u32) -> Vec<OffsetRange> {
+fn split_evenly(blocks: &[UnsplitRange], bytes: u64, parts: u32) -> Vec<OffsetRange> {
     let each = (bytes / u64::from(parts)).max(1);
     let (mut cuts, mut before) = (Vec::new(), 0_u64);
     for block in blocks {

@@ -126,13 +126,13 @@ pub(super) fn read_notes(
 pub(super) fn write_verdicts(
     files: &StoreFiles,
     staging: &Path,
-    verdicts: &NewestBits,
+    newest: &NewestBits,
     keyed: u64,
 ) -> Result<(), StoreError> {
     let path = staging.join(SUPERSEDED_FILE);
     let file = files.vfs.create_new(&path).at(&path, "creating a file of verdicts")?;
     let mut bytes = Vec::with_capacity((keyed.div_ceil(64) * 8) as usize);
-    verdicts.superseded.words(keyed).for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
+    newest.superseded.words(keyed).for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
     file.write_all_at(&bytes, 0).at(&path, "writing verdicts")
 }
 

@@ -12,6 +12,7 @@ use crate::host::Host;
 use crate::properties::{PropertiesBuilder, without_property};
 use crate::sys_flag::{Compression, SysFlag, TransactionType};
 use crate::testing::hex;
+use crate::topic::SCHEDULE_TOPIC;
 
 const BORN: i64 = 1_700_000_000_000;
 const STORED: i64 = 1_700_000_000_123;

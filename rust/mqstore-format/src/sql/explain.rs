@@ -35,10 +35,10 @@ struct Lines {
 }
 
 impl Lines {
-    fn add(&mut self, level: usize, words: &str) {
+    fn add(&mut self, level: usize, line: &str) {
         let before = if self.text.is_empty() { "" } else { "\n" };
         // A write to a string cannot fail.
-        let _ = write!(self.text, "{before}{:indent$}{words}", "", indent = 2 * level);
+        let _ = write!(self.text, "{before}{:indent$}{line}", "", indent = 2 * level);
     }
 
     fn condition(&mut self, level: usize, condition: &Condition) {
@@ -56,36 +56,36 @@ impl Lines {
             Condition::Any(conditions) => self.block(level, "any of:", conditions),
             Condition::Equal { left, right, negated } => {
                 let symbol = if *negated { "<>" } else { "=" };
-                let words =
+                let line =
                     format!("{} {symbol} {}: {}", short(left), short(right), equality(left, right, *negated));
-                self.comparison(level, &words, &[left, right]);
+                self.comparison(level, &line, &[left, right]);
             }
             Condition::Order { left, order, right } => {
-                let words =
+                let line =
                     format!("{} {} {}: {}", short(left), order.symbol(), short(right), read_as(left, right));
-                self.comparison(level, &words, &[left, right]);
+                self.comparison(level, &line, &[left, right]);
             }
             Condition::Between { value, low, high, negated } => {
-                let words =
+                let line =
                     format!("{}{} BETWEEN {} AND {}", short(value), not(*negated), short(low), short(high));
                 self.comparison(
                     level,
-                    &format!("{words}: {}", bounded(value, low, high)),
+                    &format!("{line}: {}", bounded(value, low, high)),
                     &[value, low, high],
                 );
             }
             Condition::IsNull { operand, negated } => {
                 let symbol = if *negated { "IS NOT NULL" } else { "IS NULL" };
-                let words = format!("{} {symbol}: {}", short(operand), nothing(operand, *negated));
-                self.comparison(level, &words, &[operand]);
+                let line = format!("{} {symbol}: {}", short(operand), nothing(operand, *negated));
+                self.comparison(level, &line, &[operand]);
             }
             Condition::In { property, texts, negated } => {
                 let (name, list) = (&property.name, listed(texts));
-                let words = format!(
+                let line = format!(
                     "{name}{} IN ({list}): compared as text, unknown if {name} is not set",
                     not(*negated)
                 );
-                self.add(level, &words);
+                self.add(level, &line);
             }
             Condition::Search { operand, how, text, negated } => {
                 let meaning = match operand {
@@ -96,20 +96,20 @@ impl Lines {
                     Operand::Text(_) => "the same for every message".to_owned(),
                     _ => "always false, because only texts are searched".to_owned(),
                 };
-                let words = format!("{}{} {} {}", short(operand), not(*negated), how.word(), quoted(text));
-                self.comparison(level, &format!("{words}: {meaning}"), &[operand]);
+                let line = format!("{}{} {} {}", short(operand), not(*negated), how.word(), quoted(text));
+                self.comparison(level, &format!("{line}: {meaning}"), &[operand]);
             }
         }
     }
 
-    fn block<'a>(&mut self, level: usize, words: &str, conditions: impl IntoIterator<Item = &'a Condition>) {
-        self.add(level, words);
+    fn block<'a>(&mut self, level: usize, line: &str, conditions: impl IntoIterator<Item = &'a Condition>) {
+        self.add(level, line);
         conditions.into_iter().for_each(|each| self.condition(level + 1, each));
     }
 
     /// Adds a line, and below it the conditions among its operands, which the line only shows as `(…)`.
-    fn comparison(&mut self, level: usize, words: &str, operands: &[&Operand]) {
-        self.add(level, words);
+    fn comparison(&mut self, level: usize, line: &str, operands: &[&Operand]) {
+        self.add(level, line);
         for operand in operands {
             let mut operand = *operand;
             while let Operand::Negative(inside) = operand {

@@ -42,7 +42,7 @@ pub struct VerifyPlan {
     pub(super) settled: JobSettings,
     /// The committed offsets, read before any other file.
     pub(super) positions: StepAnswer,
-    pub(super) stretches: Vec<LogRange>,
+    pub(super) ranges: Vec<LogRange>,
     /// Names of the index files of each index step, and their bytes.
     pub(super) index: Vec<(Vec<String>, u64)>,
 }
@@ -83,7 +83,7 @@ pub struct VerifyStep {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum VerifyWork {
-    Stretch(LogRange),
+    Range(LogRange),
     Index { files: Vec<String>, bytes: u64 },
 }
 
@@ -100,9 +100,9 @@ impl VerifyPlan {
     /// Returns the steps, in the order in which [`super::merge_report`] requires their answers.
     pub fn steps(&self) -> Vec<VerifyStep> {
         let step = |work| VerifyStep { settled: self.settled.clone(), work };
-        let stretches = self.stretches.iter().map(|stretch| step(VerifyWork::Stretch(stretch.clone())));
+        let ranges = self.ranges.iter().map(|range| step(VerifyWork::Range(range.clone())));
         let index = self.index.iter().cloned();
-        stretches.chain(index.map(|(files, bytes)| step(VerifyWork::Index { files, bytes }))).collect()
+        ranges.chain(index.map(|(files, bytes)| step(VerifyWork::Index { files, bytes }))).collect()
     }
 
     /// Whether a writer had the store open. Then a problem counts only if [`super::CONFIRMATIONS`] further checks find
@@ -126,7 +126,7 @@ impl VerifyStep {
     /// Approximate number of bytes that the step reads.
     pub fn bytes(&self) -> u64 {
         match &self.work {
-            VerifyWork::Stretch(stretch) => stretch.bytes(),
+            VerifyWork::Range(range) => range.bytes(),
             VerifyWork::Index { bytes, .. } => *bytes,
         }
     }

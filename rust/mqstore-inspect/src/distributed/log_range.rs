@@ -20,7 +20,7 @@ pub(super) fn run(
     files: &StoreFiles,
     options: &StoreOptions,
     settled: &JobSettings,
-    stretch: &LogRange,
+    range: &LogRange,
     found: &mut FindingsWriter,
     progress: ProgressWatcher<'_>,
 ) -> Result<(), StoreError> {
@@ -31,15 +31,15 @@ pub(super) fn run(
     let mut record = FindingsRecorder {
         found,
         progress,
-        start: stretch.start(),
-        bytes: stretch.bytes(),
-        room: VerifyReport::LIMIT,
+        start: range.start(),
+        bytes: range.bytes(),
+        findings_left: VerifyReport::LIMIT,
         problems: 0,
         more: 0,
     };
-    let keys = KeyWalk::new(&index, index.entries_from(stretch.entries.as_ref())?, settled.bounds.beside)?;
+    let keys = KeyWalk::new(&index, index.entries_from(range.entries.as_ref())?, settled.bounds.beside)?;
     let mut log = LogWalk::new(&view, keys, None, &mut record);
-    walk_range(&mut log, &view, stretch, helpers)?;
+    walk_range(&mut log, &view, range, helpers)?;
     let (position, over) = log.end();
     let more = record.more;
     found.end(End { position, over, more })
@@ -49,20 +49,20 @@ pub(super) fn run(
 pub(super) fn walk_range(
     log: &mut LogWalk<'_>,
     view: &View<'_>,
-    stretch: &LogRange,
+    range: &LogRange,
     helpers: u32,
 ) -> Result<(), StoreError> {
     let lies = |(from, to): &(u64, u64)| {
         let segment = view.list.find(*from);
         segment.is_some_and(|segment| from < to && *to <= segment.end_offset())
     };
-    if let Some((from, to)) = stretch.runs.iter().find(|run| !lies(run)) {
+    if let Some((from, to)) = range.runs.iter().find(|run| !lies(run)) {
         let log = view.files.commit_log();
         let reason = format!("{}: the log from offset {from} to {to} was deleted meanwhile", log.display());
         return Err(StoreError::Busy { reason });
     }
-    walk(view, LogPieces::of(&stretch.runs), helpers, &|| (), log)?;
-    if stretch.is_last() { log.finish() } else { Ok(()) }
+    walk(view, LogPieces::of(&range.runs), helpers, &|| (), log)?;
+    if range.is_last() { log.finish() } else { Ok(()) }
 }
 
 /// Writes findings to the file.
@@ -72,7 +72,7 @@ struct FindingsRecorder<'a> {
     start: u64,
     bytes: u64,
     /// Number of queue findings that can still be listed.
-    room: usize,
+    findings_left: usize,
     /// Number of listed problems.
     problems: usize,
     /// Number of problems that are not listed.
@@ -82,7 +82,7 @@ struct FindingsRecorder<'a> {
 impl Findings for FindingsRecorder<'_> {
     fn part(&mut self, part: &mut PartFindings) -> Result<(), StoreError> {
         for queue in &mut part.queues {
-            queue.trim(&mut self.room);
+            queue.trim(&mut self.findings_left);
         }
         self.found.part(part)
     }

@@ -34,12 +34,12 @@ pub fn assemble(
     answers: &[StepAnswer],
     progress: ProgressWatcher<'_>,
 ) -> Result<VerifyReport, StoreError> {
-    if answers.len() != plan.stretches.len() + plan.index.len() {
+    if answers.len() != plan.ranges.len() + plan.index.len() {
         let reason = format!("{} answers for {} steps", answers.len(), plan.steps().len());
         return Err(StoreError::InvalidOption { option: "answers", reason });
     }
     let open = |answer: &StepAnswer| FindingsReader::open(files, &file_of(&plan.settled, answer)?, answer);
-    let (stretches, index_answers) = answers.split_at(plan.stretches.len());
+    let (ranges, index_answers) = answers.split_at(plan.ranges.len());
     let positions: StoredOffsets = open(&plan.positions)?.whole()?;
     let mut wrong_files: Vec<BadIndexFile> = Vec::new();
     for answer in index_answers {
@@ -58,10 +58,10 @@ pub fn assemble(
         over: false,
     };
     let mut entries = None;
-    for (stretch, answer) in plan.stretches.iter().zip(stretches) {
+    for (range, answer) in plan.ranges.iter().zip(ranges) {
         // Start one range earlier, in case the range before ends late: this walk finds the same entries and more.
-        let from = entries.replace(stretch.entries.as_ref()).unwrap_or(stretch.entries.as_ref());
-        join.stretch(stretch, from, open(answer)?)?;
+        let from = entries.replace(range.entries.as_ref()).unwrap_or(range.entries.as_ref());
+        join.add_range(range, from, open(answer)?)?;
     }
     let ReportMerger { mut book, position, .. } = join;
     raft::check(&view, &mut book)?;
@@ -82,14 +82,14 @@ struct ReportMerger<'a> {
 impl ReportMerger<'_> {
     /// Adds the findings of a range if it begins where the last one ended; otherwise walks the range. That walk starts
     /// in the index at `entries`.
-    fn stretch(
+    fn add_range(
         &mut self,
-        stretch: &LogRange,
+        range: &LogRange,
         entries: Option<&EntryLocation>,
         mut found: FindingsReader,
     ) -> Result<(), StoreError> {
         // Nothing to do if one record or one damage covers the complete range.
-        if self.over || self.position >= stretch.end {
+        if self.over || self.position >= range.end {
             return Ok(());
         }
         let first = found.item()?;
@@ -98,7 +98,7 @@ impl ReportMerger<'_> {
         }
         let keys = KeyWalk::new(self.index, self.index.entries_from(entries)?, self.beside)?;
         let mut log = LogWalk::new(self.view, keys, Some(self.position), &mut self.book);
-        walk_range(&mut log, self.view, stretch, 0)?;
+        walk_range(&mut log, self.view, range, 0)?;
         let (position, over) = log.end();
         (self.position, self.over) = (position.unwrap_or(self.position), over);
         Ok(())

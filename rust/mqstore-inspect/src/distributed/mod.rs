@@ -48,8 +48,8 @@ pub fn run_step(
 ) -> Result<StepAnswer, StoreError> {
     let mut found = begin(files, &step.settled, attempt)?;
     match &step.work {
-        VerifyWork::Stretch(stretch) => {
-            log_range::run(files, options, &step.settled, stretch, &mut found, progress)?;
+        VerifyWork::Range(range) => {
+            log_range::run(files, options, &step.settled, range, &mut found, progress)?;
         }
         VerifyWork::Index { files: names, bytes } => {
             let index = load_index(&files.clone().for_reading()?, options)?;

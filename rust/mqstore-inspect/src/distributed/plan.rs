@@ -108,17 +108,14 @@ fn plan_groups(
     let starts: Vec<u64> = groups.iter().filter_map(|group| group.first()).map(|(start, _)| *start).collect();
     let Some(entries) = places(&index, &starts)? else { return Ok(None) };
     let ends = starts.iter().skip(1).copied().chain([u64::MAX]);
-    let stretches = groups.iter().zip(ends).zip(entries);
-    let stretches = stretches.map(|((group, end), entries)| LogRange {
-        runs: LogPieces::runs(list, group),
-        end,
-        entries,
-    });
+    let ranges = groups.iter().zip(ends).zip(entries);
+    let ranges =
+        ranges.map(|((group, end), entries)| LogRange { runs: LogPieces::runs(list, group), end, entries });
     let names = index.finished_files(settled.bounds.beside);
     let file_bytes = index.geometry().file_len();
     let index = names.chunks(INDEX_FILES).map(|names| (names.to_vec(), file_bytes * names.len() as u64));
     Ok(Some(VerifyPlan {
-        stretches: stretches.collect(),
+        ranges: ranges.collect(),
         index: index.collect(),
         positions: positions.finish()?,
         settled,

@@ -120,12 +120,12 @@ pub(crate) fn walk(
     let start = list.min_offset();
     let mut scanner = LogScanner::new(Arc::clone(list), start, u64::MAX, ScanChecks { crc: true });
     let mut walked = WalkedLog { end: start, ..WalkedLog::default() };
-    let mut told = start;
+    let mut reported = start;
     loop {
         let offset = scanner.position();
-        if offset >= told + TELL_BYTES {
+        if offset >= reported + TELL_BYTES {
             watch(offset - start)?;
-            told = offset;
+            reported = offset;
         }
         let (at, damage) = match scanner.next_item()? {
             ScanItem::Record(record) if queues.gives_up(offset) => {

@@ -99,19 +99,19 @@ fn repair_meta(files: &StoreFiles, ends: &Ends, json: (&Path, u32)) -> Result<Ve
     let log = MetaLog::open(files, found, &mut actions)?;
     let end = |topic: &str, queue_id| ends.0.get(&(topic.to_owned(), queue_id)).copied().unwrap_or(i64::MAX);
     log.clamp_to_queues(end)?;
-    actions.extend((count > 0).then(|| set_back_words(&log_path, count)));
+    actions.extend((count > 0).then(|| describe_set_back(&log_path, count)));
     let (path, wrong) = json;
     if wrong > 0 {
         backup_config(files, path)?;
         log.export_offsets()?;
-        actions.push(set_back_words(path, wrong));
+        actions.push(describe_set_back(path, wrong));
     }
     log.close()?;
     Ok(actions)
 }
 
 /// Describes for people the correction of `count` offsets of the file at `path`.
-pub(crate) fn set_back_words(path: &Path, count: u32) -> String {
+pub(crate) fn describe_set_back(path: &Path, count: u32) -> String {
     format!("{}: {count} offsets after the end of their queue set back to it", path.display())
 }
 
@@ -129,7 +129,7 @@ fn replace(
     files.ensure_folder(&staging)?;
     let staged = staging.join("config");
     files.vfs.write_atomic(path, &staged, text().as_bytes()).at(path, "setting offsets back")?;
-    Ok(Some(set_back_words(path, count)))
+    Ok(Some(describe_set_back(path, count)))
 }
 
 /// Copies a configuration file unchanged to `lost+found`.

@@ -28,7 +28,7 @@ use super::copy::{StagedCopy, copy_all};
 use crate::loss_report::{LostOffsets, LostRange};
 use crate::rebuild::rebuild_locked;
 use crate::repair::config_files::repair_config;
-use crate::repair::group_offsets::{repair_offsets, set_back_words};
+use crate::repair::group_offsets::{describe_set_back, repair_offsets};
 use crate::repair::log::{RepairedLog, repair_log};
 use crate::repair::segment_files::load;
 use crate::verify::{Problem, verify, verify_locked};
@@ -194,7 +194,7 @@ fn plan(
         *ahead.entry(&problem.path).or_default() += 1;
     }
     let damaged = found.problems.iter().filter(|problem| problem.kind == "meta_damaged");
-    let words = |problem: &Problem| {
+    let describe = |problem: &Problem| {
         let is_lost = problem.path == files.meta();
         let step = if is_lost {
             "made again from the JSON files in config/"
@@ -203,9 +203,9 @@ fn plan(
         };
         format!("{}: {step}", problem.path.display())
     };
-    report.actions.extend(damaged.map(words));
+    report.actions.extend(damaged.map(describe));
     report.changed |= found.problems.iter().any(is_of_positions);
-    report.actions.extend(ahead.into_iter().map(|(path, count)| set_back_words(path, count)));
+    report.actions.extend(ahead.into_iter().map(|(path, count)| describe_set_back(path, count)));
     report.judged(found);
     Ok(report)
 }
@@ -244,7 +244,7 @@ fn describe_queues(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<Str
     let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read, &rules.floors)?;
     let (plain, batch) = queues.guessed_lens();
     let batch = batch.filter(|_| !rules.batch_topics.is_empty());
-    let words = |folder: PathBuf, len: Option<u64>, setting: &str| {
+    let describe = |folder: PathBuf, len: Option<u64>, setting: &str| {
         let len = len?;
         Some(format!(
             "{}: the length of these files is unknown; the new ones have {len} bytes, and a broker with another \
@@ -252,8 +252,8 @@ fn describe_queues(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<Str
             folder.display()
         ))
     };
-    let plain = words(files.consume_queue(), plain, "mappedFileSizeConsumeQueue");
-    let batch = words(files.batch_consume_queue(), batch, "mapperFileSizeBatchConsumeQueue");
+    let plain = describe(files.consume_queue(), plain, "mappedFileSizeConsumeQueue");
+    let batch = describe(files.batch_consume_queue(), batch, "mapperFileSizeBatchConsumeQueue");
     Ok(plain.into_iter().chain(batch).collect())
 }
 

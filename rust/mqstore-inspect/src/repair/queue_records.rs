@@ -71,12 +71,12 @@ struct QueueState {
 }
 
 impl QueueState {
-    /// Adds the next records of the log. Returns whether that creates a gap that is kept; `room` says if one may be
+    /// Adds the next records of the log. Returns whether that creates a gap that is kept; `has_memory` says if one may be
     /// kept.
-    fn add(&mut self, stretch: MisorderedRange, room: bool) -> bool {
-        QueueEnds::add(&mut self.edge, &stretch);
-        self.order.add(stretch, room);
-        self.claimed.add_range(stretch.from, stretch.to, room)
+    fn add(&mut self, range: MisorderedRange, has_memory: bool) -> bool {
+        QueueEnds::add(&mut self.edge, &range);
+        self.order.add(range, has_memory);
+        self.claimed.add_range(range.from, range.to, has_memory)
     }
 }
 
@@ -143,8 +143,8 @@ impl<'a> LogQueues<'a> {
         let mut output = std::mem::take(&mut self.output);
         for (topic, run) in output.queues() {
             let seen = of_queue(&mut self.topics, topic, run.queue_id());
-            for stretch in run.rows().filter_map(|(from, units)| MisorderedRange::of_row(from, units)) {
-                self.gaps += usize::from(seen.add(stretch, self.gaps < MOST_GAPS));
+            for range in run.rows().filter_map(|(from, units)| MisorderedRange::of_row(from, units)) {
+                self.gaps += usize::from(seen.add(range, self.gaps < MOST_GAPS));
             }
         }
         for (topic, queue_id, units) in output.batches() {
@@ -200,7 +200,7 @@ impl<'a> LogQueues<'a> {
 /// Returns the other queue in which one of `misfits` fits, if only one queue fits.
 fn elsewhere(queues: &BTreeMap<i32, QueueState>, own: i32, misfits: &[MisorderedRecords]) -> Vec<(u64, i32)> {
     let only = |misfit: &MisorderedRecords| {
-        let MisorderedRange { from, first, records: 1, .. } = misfit.stretch else { return None };
+        let MisorderedRange { from, first, records: 1, .. } = misfit.range else { return None };
         let others = queues.iter().filter(|(queue_id, _)| **queue_id != own);
         let mut found = others.filter(|(_, seen)| seen.order.has_room_for(from, first));
         let (queue_id, _) = found.next()?;

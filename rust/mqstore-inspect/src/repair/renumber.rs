@@ -69,10 +69,9 @@ pub(crate) fn plan(
         let offsets = misordered::corrections(&queue.misfits, |from, to| walked.is_damaged(from, to));
         // The checksum proves the values of a record whose checksum only lost its name.
         let unnamed = |offset: u64| walked.unnamed.binary_search_by_key(&offset, |(at, _)| *at).is_ok();
-        let single =
-            |misfit: &&MisorderedRecords| misfit.stretch.records == 1 && !unnamed(misfit.stretch.first);
+        let single = |misfit: &&MisorderedRecords| misfit.range.records == 1 && !unnamed(misfit.range.first);
         for misfit in queue.misfits.iter().filter(single) {
-            let bytes = read_record(files, list, misfit.stretch.first, RECORD_GUESS_BYTES)?;
+            let bytes = read_record(files, list, misfit.range.first, RECORD_GUESS_BYTES)?;
             let Ok(record) = RecordView::decode(bytes.as_slice()) else { continue };
             // The offset in a light queue is a property.
             let is_own = record.topic == &*queue.topic && record.queue_id == queue.queue_id;
@@ -91,7 +90,7 @@ fn correct(
     offsets: &BTreeMap<u64, i64>,
     record: &RecordView<'_>,
 ) -> Option<MisplacedRecord> {
-    let (log_offset, queue_offset) = (misfit.stretch.first, misfit.stretch.from);
+    let (log_offset, queue_offset) = (misfit.range.first, misfit.range.from);
     let elsewhere = queue.elsewhere.iter().find(|(place, _)| *place == log_offset).map(|(_, id)| *id);
     let (correction, patch) = match (offsets.get(&log_offset), elsewhere) {
         (Some(to), _) => (Correction::Offset(*to), offset_patch(queue, record, queue_offset, *to)),

@@ -169,13 +169,13 @@ impl Walk<'_> {
 const UNIT: u64 = BATCH_CQ_UNIT_BYTES as u64;
 
 fn differs(entry: &BatchCqUnit, expected: &BatchCqUnit) -> String {
-    let words = |unit: &BatchCqUnit| {
+    let describe = |unit: &BatchCqUnit| {
         format!(
             "offset {}, position {} ({} bytes), tags' hash {}, stored at {}",
             unit.base_offset, unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp
         )
     };
-    format!("the unit has {}; its record: {}", words(entry), words(expected))
+    format!("the unit has {}; its record: {}", describe(entry), describe(expected))
 }
 
 /// A file that is read from front to end.

@@ -75,7 +75,7 @@ impl TimeMismatches {
         self.wrong = self.wrong.saturating_add(next.wrong);
     }
 
-    fn words(self) -> String {
+    fn describe(self) -> String {
         match self.wrong {
             1 => self.first,
             more => format!("{}; {} more", self.first, more - 1),
@@ -202,7 +202,7 @@ impl KeyFindings {
     ) {
         self.end_run(view, report);
         if self.times.wrong > 0 {
-            report.add(ProblemKind::IndexTime, &view.files.index(), None, self.times.words());
+            report.add(ProblemKind::IndexTime, &view.files.index(), None, self.times.describe());
         }
         for stray in self.index.strays() {
             report.add_stray(ProblemKind::IndexStray, &stray.path, &stray.reason);

@@ -80,7 +80,7 @@ pub(crate) struct KeyWalk {
     early: BTreeMap<i64, Vec<IndexedEntry>>,
     /// The entries of the current record.
     same: Vec<IndexedEntry>,
-    told: LastReported,
+    last_reported: LastReported,
 }
 
 /// The last reported events, so that repetitions can be left out.
@@ -167,7 +167,7 @@ impl KeyWalk {
             after,
             early: BTreeMap::new(),
             same: Vec::new(),
-            told: LastReported::default(),
+            last_reported: LastReported::default(),
         })
     }
 
@@ -200,21 +200,21 @@ impl KeyWalk {
                     part.times.add(self.entries.wrong_time(found, put.store_timestamp, self.beside));
                 }
                 if put.of_tags {
-                    self.told.tags(put, found.is_some(), &mut part.events);
+                    self.last_reported.tags(put, found.is_some(), &mut part.events);
                     continue;
                 }
                 keys += 1;
                 if found.is_none() {
                     missing += 1;
-                    self.told.missing(put, &mut part.events);
+                    self.last_reported.missing(put, &mut part.events);
                 }
             }
             if keys > 0 && missing == 0 {
-                self.told.found(&mut part.events);
+                self.last_reported.found(&mut part.events);
             }
         }
-        self.told.flush_keys(&mut part.events);
-        self.told.flush_tags(&mut part.events);
+        self.last_reported.flush_keys(&mut part.events);
+        self.last_reported.flush_tags(&mut part.events);
         Ok(())
     }
 

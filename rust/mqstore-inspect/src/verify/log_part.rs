@@ -227,12 +227,12 @@ impl PartFindings {
     /// Whether these numbers are possible for records that begin at `start` or after it.
     pub(crate) fn is_sound(&self, start: u64) -> bool {
         let first = self.first.unwrap_or(self.end);
-        let room = self.end.saturating_sub(first);
+        let space = self.end.saturating_sub(first);
         first >= start
             && first <= self.end
-            && self.messages <= room / MIN_RECORD_BYTES as u64
-            && self.bytes <= room
-            && self.queues.iter().all(|queue| queue.is_sound(room))
+            && self.messages <= space / MIN_RECORD_BYTES as u64
+            && self.bytes <= space
+            && self.queues.iter().all(|queue| queue.is_sound(space))
     }
 
     /// Adds the record at log offset `offset`; `own_crc` says whether it has a checksum of its own.
@@ -291,25 +291,25 @@ impl PartFindings {
 }
 
 impl QueuePart {
-    /// Whether these numbers are possible for records in `room` bytes.
-    fn is_sound(&self, room: u64) -> bool {
+    /// Whether these numbers are possible for records in `space` bytes.
+    fn is_sound(&self, space: u64) -> bool {
         let is_row = |from: i64, to: i64| (0..=to).contains(&from);
-        let counts = |records: i64| u64::try_from(records).is_ok_and(|records| records <= room);
+        let counts = |records: i64| u64::try_from(records).is_ok_and(|records| records <= space);
         self.queue_id >= 0
             && self.matched >= 0
             && self.rows.iter().all(|row| is_row(row.from, row.to) && counts(row.records))
             && self.absent.iter().all(|absent| is_row(absent.from, absent.to))
     }
 
-    /// Drops the findings that exceed `room`, the number of findings that can still be listed.
-    pub(crate) fn trim(&mut self, room: &mut usize) {
+    /// Drops the findings that exceed `findings_left`, the number of findings that can still be listed.
+    pub(crate) fn trim(&mut self, findings_left: &mut usize) {
         // The first missing units may join the last ones of another part.
-        *room = room.saturating_sub(self.absent.len().saturating_sub(1));
+        *findings_left = findings_left.saturating_sub(self.absent.len().saturating_sub(1));
         for list in [&mut self.wrong, &mut self.extension] {
-            let kept = list.len().min(*room);
+            let kept = list.len().min(*findings_left);
             self.more += (list.len() - kept) as u64;
             list.truncate(kept);
-            *room -= kept;
+            *findings_left -= kept;
         }
     }
 

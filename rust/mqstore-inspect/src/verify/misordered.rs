@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 const MOST_MISFITS: usize = 1024;
 
 /// Maximum number of runs of consecutive offsets that are kept for one queue.
-const MOST_STRETCHES: usize = 2048;
+const MOST_RANGES: usize = 2048;
 
 /// The same maximum if memory is short.
-const FEW_STRETCHES: usize = 16;
+const FEW_RANGES: usize = 16;
 
 /// Consecutive offsets of a queue, and the log offsets of their records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl MisorderedRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MisorderedRecords {
     /// Their queue offsets and log offsets.
-    pub stretch: MisorderedRange,
+    pub range: MisorderedRange,
     /// The queue's record before them: queue offset and log offset.
     pub before: Option<(i64, u64)>,
     /// The queue's record after them.
@@ -85,8 +85,8 @@ impl MisorderedRecords {
     pub(crate) fn free(&self) -> Option<(i64, i64)> {
         let from = self.before.map_or(0, |(offset, _)| offset.saturating_add(1));
         let to = self.behind.map_or(i64::MAX, |(offset, _)| offset);
-        let fits = to.checked_sub(from).is_some_and(|free| free >= self.stretch.offsets());
-        (self.stretch.records == 1 && fits).then_some((from, to))
+        let fits = to.checked_sub(from).is_some_and(|free| free >= self.range.offsets());
+        (self.range.records == 1 && fits).then_some((from, to))
     }
 
     /// Whether it is wrong, and not just the second record for an offset of another one.
@@ -96,17 +96,17 @@ impl MisorderedRecords {
 
     /// Whether its offset is not before those of later records: its unit would point back in the log, or hide others.
     pub(crate) fn hides_others(&self) -> bool {
-        self.behind.is_some_and(|(offset, _)| self.stretch.to > offset)
+        self.behind.is_some_and(|(offset, _)| self.range.to > offset)
     }
 
     /// Returns its original offset, one of the free ones. `is_damaged` says whether the log is damaged between two log
     /// offsets, where the lost records were. If that does not decide, returns the first free offset.
     fn original_offset(&self, is_damaged: impl Fn(u64, u64) -> bool) -> Option<i64> {
         let (from, to) = self.free()?;
-        let place = self.stretch.first;
+        let place = self.range.first;
         let lost_before = self.before.is_none_or(|(_, before)| is_damaged(before, place));
         let lost_behind = self.behind.is_none_or(|(_, behind)| is_damaged(place, behind));
-        Some(if lost_before && !lost_behind { to - self.stretch.offsets() } else { from })
+        Some(if lost_before && !lost_behind { to - self.range.offsets() } else { from })
     }
 }
 
@@ -114,12 +114,12 @@ impl MisorderedRecords {
 #[derive(Debug, Default)]
 pub(crate) struct QueueOrder {
     /// The runs that count as correct: offsets and log offsets only grow. If there are too many, the oldest are joined.
-    row: Vec<MisorderedRange>,
-    /// The runs that contradict the end of `row`, in log order.
+    ranges: Vec<MisorderedRange>,
+    /// The runs that contradict the end of `ranges`, in log order.
     other: Vec<MisorderedRange>,
     /// Number of records in `other`.
     others: i64,
-    /// Number of records in `row` that `other` contradicts.
+    /// Number of records in `ranges` that `other` contradicts.
     contradicted: i64,
     /// Wrong records for which the next correct record is not known yet.
     waiting: Vec<MisorderedRecords>,
@@ -127,28 +127,28 @@ pub(crate) struct QueueOrder {
 }
 
 impl QueueOrder {
-    /// Adds the next records of the log. `room` says whether much memory may be used for them.
-    pub(crate) fn add(&mut self, next: MisorderedRange, room: bool) {
+    /// Adds the next records of the log. `has_memory` says whether much memory may be used for them.
+    pub(crate) fn add(&mut self, next: MisorderedRange, has_memory: bool) {
         if next.offsets() <= 0 {
             return;
         }
-        let follows = |row: &[MisorderedRange]| row.last().is_none_or(|last| last.to <= next.from);
-        if follows(&self.row) {
+        let follows = |ranges: &[MisorderedRange]| ranges.last().is_none_or(|last| last.to <= next.from);
+        if follows(&self.ranges) {
             self.decide();
         }
-        if follows(&self.row) {
+        if follows(&self.ranges) {
             self.settle(Some((next.from, next.first)));
-            push(&mut self.row, next);
-            if self.row.len() > if room { MOST_STRETCHES } else { FEW_STRETCHES } {
+            push(&mut self.ranges, next);
+            if self.ranges.len() > if has_memory { MOST_RANGES } else { FEW_RANGES } {
                 self.shorten();
             }
             return;
         }
         let begins = self.other.last().is_none_or(|last| next.from < last.to);
-        if begins || self.other.len() >= MOST_STRETCHES {
+        if begins || self.other.len() >= MOST_RANGES {
             self.reject_new();
-            let behind = self.row.iter().rev().take_while(|stretch| stretch.to > next.from);
-            self.contradicted = behind.map(|stretch| stretch.records_from(next.from)).sum();
+            let behind = self.ranges.iter().rev().take_while(|range| range.to > next.from);
+            self.contradicted = behind.map(|range| range.records_from(next.from)).sum();
         }
         push(&mut self.other, next);
         self.others += next.records;
@@ -157,44 +157,45 @@ impl QueueOrder {
         }
     }
 
-    /// Joins the older half of the row to one run.
+    /// Joins the older half of the ranges to one run.
     fn shorten(&mut self) {
-        let half = self.row.len() / 2;
-        let records = self.row.iter().take(half).map(|stretch| stretch.records).sum();
-        let Some((first, last)) = self.row.first().copied().zip(self.row.get(half - 1).copied()) else {
+        let half = self.ranges.len() / 2;
+        let records = self.ranges.iter().take(half).map(|range| range.records).sum();
+        let Some((first, last)) = self.ranges.first().copied().zip(self.ranges.get(half - 1).copied()) else {
             return;
         };
-        self.row.drain(1..half);
-        if let Some(whole) = self.row.first_mut() {
+        self.ranges.drain(1..half);
+        if let Some(whole) = self.ranges.first_mut() {
             *whole = MisorderedRange { to: last.to, last: last.last, records, ..first };
         }
     }
 
     /// Whether a record at log offset `place` may have the unused queue offset `offset`.
     pub(crate) fn has_room_for(&self, offset: i64, place: u64) -> bool {
-        let behind = self.row.partition_point(|stretch| stretch.to <= offset);
-        let before = behind.checked_sub(1).and_then(|before| self.row.get(before));
+        let behind = self.ranges.partition_point(|range| range.to <= offset);
+        let before = behind.checked_sub(1).and_then(|before| self.ranges.get(before));
         before.is_none_or(|before| before.last < place)
-            && self.row.get(behind).is_none_or(|behind| offset < behind.from && place < behind.first)
+            && self.ranges.get(behind).is_none_or(|behind| offset < behind.from && place < behind.first)
     }
 
     fn end(&self) -> Option<(i64, u64)> {
-        self.row.last().map(|last| (last.to - 1, last.last))
+        self.ranges.last().map(|last| (last.to - 1, last.last))
     }
 
-    fn wait(&mut self, stretch: MisorderedRange, before: Option<(i64, u64)>) {
+    fn wait(&mut self, range: MisorderedRange, before: Option<(i64, u64)>) {
         if self.waiting.len() + self.misfits.len() < MOST_MISFITS {
-            self.waiting.push(MisorderedRecords { stretch, before, behind: None });
+            self.waiting.push(MisorderedRecords { range, before, behind: None });
         }
     }
 
-    /// Decides which records are wrong. If both sets have the same size, the records of the row are wrong if an offset
+    /// Decides which records are wrong. If both sets have the same size, the records of the ranges are wrong if an offset
     /// right before them is free.
     fn decide(&mut self) {
         let has_gap = self.other.first().is_some_and(|first| {
-            let tail = self.row.partition_point(|stretch| stretch.to <= first.from);
-            let before = tail.checked_sub(1).and_then(|before| self.row.get(before)).map_or(0, |one| one.to);
-            self.row.get(tail).is_some_and(|tail| tail.from >= first.from && tail.from > before)
+            let tail = self.ranges.partition_point(|range| range.to <= first.from);
+            let before =
+                tail.checked_sub(1).and_then(|before| self.ranges.get(before)).map_or(0, |one| one.to);
+            self.ranges.get(tail).is_some_and(|tail| tail.from >= first.from && tail.from > before)
         });
         if has_gap && self.others == self.contradicted {
             self.turn();
@@ -203,20 +204,20 @@ impl QueueOrder {
         }
     }
 
-    /// Rejects the records that contradict the row.
+    /// Rejects the records that contradict the ranges.
     fn reject_new(&mut self) {
         let before = self.end();
-        for stretch in std::mem::take(&mut self.other) {
-            self.wait(stretch, before);
+        for range in std::mem::take(&mut self.other) {
+            self.wait(range, before);
         }
         self.others = 0;
     }
 
-    /// Rejects the records of the row that the others contradict.
+    /// Rejects the records of the ranges that the others contradict.
     fn turn(&mut self) {
         let Some(first) = self.other.first().copied() else { return };
         let mut wrong = Vec::new();
-        while let Some(last) = self.row.pop_if(|last| last.to > first.from) {
+        while let Some(last) = self.ranges.pop_if(|last| last.to > first.from) {
             if last.from >= first.from || last.records == 1 {
                 wrong.push(last);
                 continue;
@@ -224,18 +225,18 @@ impl QueueOrder {
             // The log offsets in the middle of a run are unknown.
             let records = last.records_from(first.from);
             let left = (last.records - records).max(1);
-            self.row.push(MisorderedRange { to: first.from, last: last.first, records: left, ..last });
+            self.ranges.push(MisorderedRange { to: first.from, last: last.first, records: left, ..last });
             wrong.push(MisorderedRange { from: first.from, first: last.last, records, ..last });
         }
         let before = self.end();
         for misfit in &mut self.waiting {
             misfit.before = misfit.before.filter(|(offset, _)| *offset < first.from).or(before);
         }
-        for stretch in wrong.into_iter().rev() {
-            self.wait(stretch, before);
+        for range in wrong.into_iter().rev() {
+            self.wait(range, before);
         }
         self.settle(Some((first.from, first.first)));
-        self.row.append(&mut self.other);
+        self.ranges.append(&mut self.other);
         self.others = 0;
     }
 
@@ -247,7 +248,7 @@ impl QueueOrder {
     pub(crate) fn finish(&mut self) {
         self.decide();
         self.settle(None);
-        self.misfits.sort_unstable_by_key(|misfit| misfit.stretch.first);
+        self.misfits.sort_unstable_by_key(|misfit| misfit.range.first);
     }
 
     /// Returns all contradicting records in log order, after [`Self::finish`].
@@ -256,14 +257,14 @@ impl QueueOrder {
     }
 }
 
-/// Appends `next` to `row`.
-fn push(row: &mut Vec<MisorderedRange>, next: MisorderedRange) {
-    match row.last_mut() {
+/// Appends `next` to `ranges`.
+fn push(ranges: &mut Vec<MisorderedRange>, next: MisorderedRange) {
+    match ranges.last_mut() {
         Some(last) if last.to == next.from && last.is_plain() && next.is_plain() => {
             (last.to, last.last) = (next.to, next.last);
             last.records += next.records;
         }
-        _ => row.push(next),
+        _ => ranges.push(next),
     }
 }
 
@@ -277,14 +278,14 @@ pub(crate) fn corrections(
     let mut found = BTreeMap::new();
     for together in misfits.chunk_by(|left, right| neighbours(left) == neighbours(right)) {
         match together {
-            [one] => found.extend(one.original_offset(&is_damaged).map(|offset| (one.stretch.first, offset))),
+            [one] => found.extend(one.original_offset(&is_damaged).map(|offset| (one.range.first, offset))),
             // Records with the same neighbours are in log order.
             [first, ..] => {
                 let (mut at, end) = first.free().unwrap_or_default();
-                for misfit in together.iter().take_while(|misfit| misfit.stretch.records == 1) {
-                    let next = at.saturating_add(misfit.stretch.offsets());
+                for misfit in together.iter().take_while(|misfit| misfit.range.records == 1) {
+                    let next = at.saturating_add(misfit.range.offsets());
                     if next <= end {
-                        found.insert(misfit.stretch.first, at);
+                        found.insert(misfit.range.first, at);
                         at = next;
                     }
                 }
@@ -368,21 +369,20 @@ mod tests {
     fn what_hides_others_is_told_from_what_comes_twice() {
         let mut order = order(&[0, 1, 9, 2, 3, 3, 4]);
         order.finish();
-        let found: Vec<_> =
-            order.misfits().iter().map(|one| (one.stretch.from, one.hides_others())).collect();
+        let found: Vec<_> = order.misfits().iter().map(|one| (one.range.from, one.hides_others())).collect();
         assert_eq!(found, [(9, true), (3, false)]);
     }
 
-    fn stretch(from: i64, to: i64, first: u64, last: u64) -> MisorderedRange {
+    fn range(from: i64, to: i64, first: u64, last: u64) -> MisorderedRange {
         MisorderedRange { from, to, first, last, records: to - from }
     }
 
     #[test]
-    fn stretches_are_judged_as_their_records() {
+    fn ranges_are_judged_as_their_records() {
         let mut order = QueueOrder::default();
-        order.add(stretch(0, 100, 0, 99), true);
-        order.add(stretch(50, 51, 100, 100), true);
-        order.add(stretch(101, 200, 101, 199), true);
+        order.add(range(0, 100, 0, 99), true);
+        order.add(range(50, 51, 100, 100), true);
+        order.add(range(101, 200, 101, 199), true);
         order.finish();
         assert_eq!(order.misfits().len(), 1);
         assert_eq!(corrections(order.misfits(), |_, _| false), BTreeMap::from([(100, 100)]));
@@ -396,7 +396,7 @@ mod tests {
         }
         order.finish();
         let found: Vec<_> =
-            order.misfits().iter().map(|one| (one.stretch.first, one.hides_others(), one.free())).collect();
+            order.misfits().iter().map(|one| (one.range.first, one.hides_others(), one.free())).collect();
         assert_eq!(found, [(1, true, None)]);
         // A record of two messages fits where two offsets are free.
         let mut order = QueueOrder::default();
@@ -409,14 +409,14 @@ mod tests {
 
     #[test]
     fn a_row_with_many_gaps_takes_bounded_memory_and_still_finds_what_is_new() {
-        for room in [true, false] {
+        for has_memory in [true, false] {
             let mut order = QueueOrder::default();
             for number in 0..10_000 {
-                order.add(stretch(number * 2, number * 2 + 1, number as u64, number as u64), room);
+                order.add(range(number * 2, number * 2 + 1, number as u64, number as u64), has_memory);
             }
-            assert!(order.row.len() <= if room { MOST_STRETCHES } else { FEW_STRETCHES });
+            assert!(order.ranges.len() <= if has_memory { MOST_RANGES } else { FEW_RANGES });
             for (place, offset) in (10_000..).zip([90_000, 20_001, 20_002]) {
-                order.add(stretch(offset, offset + 1, place, place), room);
+                order.add(range(offset, offset + 1, place, place), has_memory);
             }
             order.finish();
             assert_eq!(corrections(order.misfits(), |_, _| false), BTreeMap::from([(10_000, 19_999)]));
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn a_queue_has_room_where_the_log_agrees() {
         let order = order(&[0, 1, 3, 4]);
-        for (offset, place, room) in [
+        for (offset, place, fits) in [
             (2, 150, true),
             (2, 250, false),
             (2, 50, false),
@@ -434,7 +434,7 @@ mod tests {
             (5, 350, true),
             (9, 250, false),
         ] {
-            assert_eq!(order.has_room_for(offset, place), room, "{offset} at {place}");
+            assert_eq!(order.has_room_for(offset, place), fits, "{offset} at {place}");
         }
     }
 }

@@ -50,12 +50,12 @@ impl QueueFindings {
     /// Adds the findings of the next part in log order.
     pub(super) fn add(&mut self, parts: &mut Vec<QueuePart>) {
         for part in parts.drain(..) {
-            let room = VerifyReport::LIMIT.saturating_sub(self.findings);
+            let limit = VerifyReport::LIMIT.saturating_sub(self.findings);
             if !self.queues.contains_key(&part.topic) {
                 self.queues.insert(part.topic.clone(), BTreeMap::new());
             }
             let Some(queues) = self.queues.get_mut(&part.topic) else { continue };
-            self.findings += queues.entry(part.queue_id).or_default().add(part, room);
+            self.findings += queues.entry(part.queue_id).or_default().add(part, limit);
         }
     }
 
@@ -94,18 +94,18 @@ impl QueueFindings {
 }
 
 impl QueueFinding {
-    /// Adds a part, with at most `room` findings; returns how many of them it keeps.
-    fn add(&mut self, part: QueuePart, room: usize) -> usize {
+    /// Adds a part, with at most `limit` findings; returns how many of them it keeps.
+    fn add(&mut self, part: QueuePart, limit: usize) -> usize {
         for row in part.rows {
-            let room = self.claimed.gaps().len() < VerifyReport::LIMIT;
-            self.claimed.add_range(row.from, row.to, room);
-            self.order.add(row, room);
+            let has_memory = self.claimed.gaps().len() < VerifyReport::LIMIT;
+            self.claimed.add_range(row.from, row.to, has_memory);
+            self.order.add(row, has_memory);
         }
         self.matched = self.matched.saturating_add(part.matched);
         self.more = self.more.saturating_add(part.more);
         let mut kept = 0;
         let mut takes = || {
-            let takes = kept < room;
+            let takes = kept < limit;
             kept += usize::from(takes);
             self.more += u64::from(!takes);
             takes
@@ -302,13 +302,14 @@ impl QueueCheck<'_> {
         place: impl Fn(i64) -> Option<u64>,
         is_too_far: impl Fn(&MissingUnits) -> bool,
     ) {
-        let told = |(from, to): &&(i64, i64)| !self.view.repairs.knows(self.topic, self.queue_id, *from, *to);
-        for (from, to) in self.tally.claimed.gaps().iter().filter(told) {
+        let is_unknown =
+            |(from, to): &&(i64, i64)| !self.view.repairs.knows(self.topic, self.queue_id, *from, *to);
+        for (from, to) in self.tally.claimed.gaps().iter().filter(is_unknown) {
             let detail = format!("offsets {from} to {to} (exclusive) have no record");
             self.report.add(ProblemKind::QueueGap, folder, None, detail);
         }
         for misfit in self.tally.order.misfits().iter().filter(|misfit| misfit.is_wrong()) {
-            let (claims, place) = (misfit.stretch.from, misfit.stretch.first);
+            let (claims, place) = (misfit.range.from, misfit.range.first);
             let around: Vec<String> =
                 misfit.before.iter().chain(&misfit.behind).map(|(offset, _)| offset.to_string()).collect();
             let around = around.join(" and ");

@@ -10,11 +10,11 @@ pub(crate) struct UsedOffsets {
 }
 
 impl UsedOffsets {
-    /// Adds the used offsets `from` to `to` (exclusive). If that creates a gap, it is kept only with `room`; returns
+    /// Adds the used offsets `from` to `to` (exclusive). If that creates a gap, it is kept only if `keeps_gap`; returns
     /// whether one was kept.
-    pub(crate) fn add_range(&mut self, from: i64, to: i64, room: bool) -> bool {
+    pub(crate) fn add_range(&mut self, from: i64, to: i64, keeps_gap: bool) -> bool {
         let end = self.end.unwrap_or(from);
-        let made = from > end && room;
+        let made = from > end && keeps_gap;
         if made {
             self.gaps.push((end, from));
         } else if from < end {

@@ -213,7 +213,7 @@ impl Pages {
             start = part.end;
             let absent = self.absent(file, part.clone());
             let count = absent.len() as u64;
-            let fits = wanted.len() as u64 + count <= self.room_ahead();
+            let fits = wanted.len() as u64 + count <= self.pages_left_ahead();
             if is_long && fits && count >= LONG_RANGE && !can_wait(&part, &absent) {
                 wanted.extend(absent);
             } else if count > 0 {
@@ -236,7 +236,7 @@ impl Pages {
             let ahead = self.read_ahead(file, *first, *last + 1).min(page_counts(file));
             wanted.extend((*last + 1..ahead).map(|page| (file, page)).take_while(|key| self.is_absent(*key)));
         }
-        let mut room = self.room_ahead();
+        let mut pages_left = self.pages_left_ahead();
         let mut later = Vec::new();
         for hint in std::mem::take(&mut self.hints) {
             let pages = hint.pages.start..hint.pages.end.min(page_counts(hint.file));
@@ -245,11 +245,11 @@ impl Pages {
             if !is_missing && can_wait(&pages, &absent) {
                 continue;
             }
-            if !is_missing && absent.len() as u64 > room {
+            if !is_missing && absent.len() as u64 > pages_left {
                 later.push(hint);
                 continue;
             }
-            room = room.saturating_sub(absent.len() as u64);
+            pages_left = pages_left.saturating_sub(absent.len() as u64);
             wanted.extend(absent);
         }
         self.hints = later;
@@ -257,7 +257,7 @@ impl Pages {
     }
 
     /// Returns how many pages can be fetched ahead without dropping a block that was fetched ahead before.
-    fn room_ahead(&self) -> u64 {
+    fn pages_left_ahead(&self) -> u64 {
         let unread = self.kept - self.done;
         (MOST_PAGES - LEAST_READ).saturating_sub(self.flying + unread)
     }

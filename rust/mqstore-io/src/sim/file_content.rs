@@ -3,9 +3,9 @@
 //! The live image is one block of heap memory, which maps share. The disk's image is a set of pages:
 //!
 //! ```text
-//! memory   |p0|p1|p2|p3|   flags per page: ROOM     the disk has reserved space for it
-//!                                          WRITTEN  it has content; otherwise it is a hole
-//! disk     |p0|  |p2|  |                   DIRTY    the next sync copies it to the disk
+//! memory   |p0|p1|p2|p3|   flags per page: ALLOCATED  the disk has reserved space for it
+//!                                          WRITTEN    it has content; otherwise it is a hole
+//! disk     |p0|  |p2|  |                   DIRTY      the next sync copies it to the disk
 //! ```
 //!
 //! A page that a failed sync dropped has lost DIRTY and is not on the disk. Later syncs skip it until the next write to
@@ -26,7 +26,7 @@ pub(super) const PAGE: usize = 4096;
 /// The unit that a disk writes atomically.
 pub(super) const SECTOR: usize = 512;
 
-const ROOM: u8 = 1;
+const ALLOCATED: u8 = 1;
 const WRITTEN: u8 = 2;
 const DIRTY: u8 = 4;
 
@@ -40,7 +40,7 @@ pub(super) struct DiskImage {
     pub(super) len: u64,
     pub(super) pages: BTreeMap<usize, Arc<Page>>,
     /// Which pages, counted from 0, have space.
-    room: Vec<bool>,
+    allocated: Vec<bool>,
 }
 
 /// Both images of a file, in memory and on the disk.
@@ -81,7 +81,7 @@ impl FileData {
     pub(super) fn settled(
         len: u64,
         pages: BTreeMap<usize, Arc<Page>>,
-        with_room: &[bool],
+        is_allocated: &[bool],
     ) -> io::Result<Self> {
         let mut data = Self::new()?;
         data.grow(len)?;
@@ -89,14 +89,14 @@ impl FileData {
             let start = index * PAGE;
             let count = PAGE.min((len as usize).saturating_sub(start));
             data.memory.write(start, page.get(..count).unwrap_or_default())?;
-            data.mark(*index, ROOM | WRITTEN);
+            data.mark(*index, ALLOCATED | WRITTEN);
         }
-        for (index, _) in with_room.iter().enumerate().filter(|(_, room)| **room) {
-            data.mark(index, ROOM);
+        for (index, _) in is_allocated.iter().enumerate().filter(|(_, allocated)| **allocated) {
+            data.mark(index, ALLOCATED);
         }
         data.disk.len = len;
         data.disk.pages = pages;
-        data.disk.room = data.flags.iter().map(|flags| flags & ROOM != 0).collect();
+        data.disk.allocated = data.flags.iter().map(|flags| flags & ALLOCATED != 0).collect();
         Ok(data)
     }
 
@@ -217,12 +217,12 @@ impl FileData {
 
     /// Returns the bytes that the file occupies.
     pub(super) fn room_bytes(&self) -> u64 {
-        self.pages_with(ROOM).len() as u64 * PAGE as u64
+        self.pages_with(ALLOCATED).len() as u64 * PAGE as u64
     }
 
     /// Returns the number of pages in the range without space.
     pub(super) fn pages_without_room(&self, offset: u64, len: u64) -> u64 {
-        page_range(offset, len).filter(|index| !self.has(*index, ROOM)).count() as u64
+        page_range(offset, len).filter(|index| !self.has(*index, ALLOCATED)).count() as u64
     }
 
     /// Makes the file at least `len` bytes long.
@@ -267,13 +267,13 @@ impl FileData {
     /// Reserves space for all pages below `len`. The caller has checked that the disk has it.
     pub(super) fn allocate(&mut self, len: u64) -> io::Result<()> {
         self.grow(len)?;
-        page_range(0, len).for_each(|index| self.mark(index, ROOM));
+        page_range(0, len).for_each(|index| self.mark(index, ALLOCATED));
         Ok(())
     }
 
     /// Reserves space for all pages of a range within the length. The caller has checked that the disk has it.
     pub(super) fn allocate_range(&mut self, offset: u64, len: u64) {
-        page_range(offset, len).for_each(|index| self.mark(index, ROOM));
+        page_range(offset, len).for_each(|index| self.mark(index, ALLOCATED));
     }
 
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -291,7 +291,7 @@ impl FileData {
     pub(super) fn touched(&mut self, offset: u64, len: u64) -> bool {
         let had_room = self.pages_without_room(offset, len) == 0;
         for index in page_range(offset, len) {
-            self.mark(index, ROOM | WRITTEN | DIRTY);
+            self.mark(index, ALLOCATED | WRITTEN | DIRTY);
             self.note_version(index);
         }
         had_room
@@ -321,7 +321,7 @@ impl FileData {
             }
         }
         self.disk.len = self.len;
-        self.disk.room = self.flags.iter().map(|flags| flags & ROOM != 0).collect();
+        self.disk.allocated = self.flags.iter().map(|flags| flags & ALLOCATED != 0).collect();
         self.disk.pages.retain(|index, _| *index < self.flags.len());
     }
 
@@ -422,12 +422,12 @@ impl FileData {
             };
             pages.extend(page.map(|page| (index, cut_page(&page, index, len))));
         }
-        let room: Vec<bool> = if newer {
-            self.flags.iter().map(|flags| flags & ROOM != 0).collect()
+        let allocated: Vec<bool> = if newer {
+            self.flags.iter().map(|flags| flags & ALLOCATED != 0).collect()
         } else {
-            self.disk.room.clone()
+            self.disk.allocated.clone()
         };
-        Self::settled(len, pages, &room)
+        Self::settled(len, pages, &allocated)
     }
 }
 

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+#[cfg(test)]
+mod conformance;
 mod crash;
 mod directory_tree;
 mod fault_plan;

@@ -14,8 +14,6 @@ use crate::read_pace::ReadPace;
 use crate::region::{MapAccess, Region};
 use crate::switch;
 
-#[cfg(all(test, feature = "sim"))]
-mod conformance;
 #[cfg(test)]
 pub(crate) mod tests;
 

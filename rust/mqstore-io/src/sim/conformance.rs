@@ -1,10 +1,12 @@
 //! Compares the simulated file system with the real one: random calls must give the same answers.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use super::*;
+use super::SimVfs;
 use crate::os::OsVfs;
-use crate::sim::SimVfs;
+use crate::region::MapAccess;
+use crate::vfs::{Access, FileKind, FileStat, Vfs, VfsFile};
 
 /// The random numbers of one run, the same each time.
 struct TestRng(u64);

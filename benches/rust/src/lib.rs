@@ -105,7 +105,7 @@ pub fn message<'a>(body: &'a [u8], properties: &'a [u8]) -> NewMessage<'a> {
 pub fn record(body_bytes: usize) -> Vec<u8> {
     let bench = Bench::new(&StoreOptions { durability: Durability::Manual, ..StoreOptions::default() });
     bench.fill(body_bytes, 1);
-    let found = bench.store.get_at(0).expect("the record");
+    let found = bench.store.log().get_at(0).expect("the record");
     found.bytes().to_vec()
 }
 

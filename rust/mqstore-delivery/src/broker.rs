@@ -211,7 +211,7 @@ impl Broker {
     ) -> Result<Vec<Appended>, BrokerError> {
         if messages.iter().all(|(_, due)| *due == Due::Now) {
             let messages: Vec<_> = messages.iter().map(|(message, _)| *message).collect();
-            return Ok(self.store().append_copies(&messages, origins)?);
+            return Ok(self.store().system_appends().append_copies(&messages, origins)?);
         }
         let accepted = self.state.delays()?.append_copies(messages, origins)?;
         Ok(accepted.into_iter().map(|accepted| accepted.appended).collect())

@@ -149,7 +149,7 @@ impl ExportRules {
     pub fn of(store: &Store, selection: ExportSelection) -> Result<Self, StoreError> {
         let undecided = undecided_halves(store)?;
         let (delays, limit) = WaitingDelays::of(store)?;
-        let deleted = store.removed_topics();
+        let deleted = store.settings().removed_topics();
         let floors = store.floors();
         let floors = floors.iter().map(|(topic, floor)| {
             (topic.to_string(), Floor { log_offset: floor.log_offset, deleted: floor.deleted })

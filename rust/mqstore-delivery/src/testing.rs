@@ -98,7 +98,10 @@ pub(crate) fn put(store: &Store, topic: &str, queue_id: i32, body: &str, tag: &s
 
 /// Appends a record to an internal topic, as only a broker does.
 pub(crate) fn append_like_broker(store: &Store, message: &NewMessage<'_>) {
-    store.append_together(&[*message], &[mqstore_engine::TransactionMark::default()]).unwrap();
+    store
+        .system_appends()
+        .append_together(&[*message], &[mqstore_engine::TransactionMark::default()])
+        .unwrap();
 }
 
 /// Appends messages with these numbers as bodies, round robin over the queues of a topic.

@@ -38,7 +38,7 @@ pub fn message_of_id(store: &Store, id: &str) -> Result<Option<StoredRecord>, St
 /// Whether the topic of the message in a waiting record was not deleted since.
 fn is_of_topic(store: &Store, record: &StoredRecord) -> Result<bool, StoreError> {
     match view(record)?.properties.get(REAL_TOPIC) {
-        Some(topic) => Ok(!store.is_deleted_since(topic, record.commit_log_offset)?),
+        Some(topic) => Ok(!store.system_appends().is_deleted_since(topic, record.commit_log_offset)?),
         None => Ok(false),
     }
 }

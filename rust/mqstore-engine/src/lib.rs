@@ -16,7 +16,7 @@
 
 pub(crate) mod archive;
 pub(crate) mod compact;
-pub(crate) mod lone_job;
+pub(crate) mod engine;
 pub(crate) mod open_loop;
 pub(crate) mod read;
 pub(crate) mod reclaim;
@@ -38,38 +38,36 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use archive::{ArchiveState, SealedSegment};
-pub use compact::restore::restore_compaction;
+pub use archive::{ArchiveState, SealedLog, SealedSegment};
+pub use engine::topics::{TopicChange, batch_topics, load_floors, load_listed, load_table};
 pub use open_loop::{
     AppendTrace, Cause, CauseTotal, Latencies, SlowStep, TraceCheck, TraceRequest, trace_copies,
 };
 pub use read::cursor::{LogCursor, LookupCursor, QueueCursor, RecordBatch};
 pub use read::floor_watch::FloorWatch;
-pub use read::follower::{FollowStep, TopicFollower};
+pub use read::group_offsets::{GroupOffset, GroupOffsets, GroupTable, WorkCounts};
+pub use read::levels::LevelTimes;
 pub use read::merged::{MergedCursor, ReadBound, TopicRead};
 pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};
-pub use read::query::Boundary;
+pub use read::query::{Boundary, QueueInfo};
 pub use read::reader::accessors::Geometry;
 pub use read::table::{TableLoad, TableRow, TableRows};
+pub use read::wait::Waiter;
 pub use reclaim::{KeptSegment, ReclaimReport, ReclaimRequest, ReclaimedSegment, ReclaimedTopic};
 pub use retention::{ExpireReport, ExpiredTopic, HolderKind, SegmentHolder};
 pub use scan::{
     MakeSink, Passed, RecordTest, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow,
     ScanSink,
 };
-pub use store::background_task::BackgroundTask;
-pub use store::group_offsets::{GroupOffset, GroupOffsets, WorkCounts};
-pub use store::namespaces::NamespaceInfo;
-pub use store::open::{refuse_rocksdb, take_lock};
-pub use store::quota::TopicQuota;
-pub use store::settings::StoreSettings;
-pub use store::topics::{TopicChange, batch_topics, load_floors, load_listed, load_table};
-pub use store::{FindDeliveriesIn, QueueInfo, Stats, Store};
+pub use store::{
+    AppendDone, AppendQueue, AppendRequest, Archive, BackgroundTask, FindDeliveriesIn, FollowStep,
+    Inspection, LogReads, NamespaceInfo, Namespaces, NonBlocking, OwnedMessage, Retentions, Settings, Stats,
+    Store, StoreSettings, SystemAppends, TopicFollower, TopicQuota, refuse_rocksdb, restore_compaction,
+    take_lock,
+};
 pub use topic_retention::{OlderFloor, OlderLimits, OlderTopics, TopicUsage};
 pub use write::append::RefusedMessage;
 pub use write::append_marks::{MessageOrigin, TransactionMark};
-pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
 pub use write::encode::check_target;
 pub use write::raw_append::check_copy;
 pub use write::staged_batch::{StagedBlock, staged_messages};
-pub use write::wait::Waiter;

@@ -165,7 +165,7 @@ pub fn info_with<T>(
     if files.is_bare_log() {
         notes.insert(0, "a log without a store: no other files were read".to_owned());
     }
-    let consumers = store.saved_group_offsets(&mut notes)?;
+    let consumers = store.group_table()?.saved_offsets(&mut notes)?;
     let popped = store.popped().unwrap_or_else(|error| {
         let notes = vec![format!("the messages that a broker popped are not shown ({error})")];
         PopState { notes, ..PopState::default() }
@@ -188,7 +188,7 @@ pub fn info_with<T>(
         },
         clean: files.vfs.stat(&files.abort()).is_err(),
         segment_size: stats.segment_bytes,
-        geometry: store.geometry()?,
+        geometry: store.inspection().geometry()?,
         log_min_offset: stats.log_min_offset,
         log_max_offset: stats.log_max_offset,
         min_store_timestamp_ms,

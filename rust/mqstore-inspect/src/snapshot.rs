@@ -78,11 +78,11 @@ pub fn snapshot(
     }
     let copy = StagedCopy::begin(files, output)?;
     let filled = copy.fill_with(|copy| {
-        let end = store.settle()?;
+        let end = store.inspection().settle()?;
         let list = store.segments();
         let (source, report) = (files, SnapshotReport::default());
         SnapshotRun { store, source, copy: &copy.files, end, list, metadata_end: None, report }
-            .make(&store.copy_options(), watcher)
+            .make(&store.inspection().copy_options(), watcher)
     })?;
     filled.publish()
 }
@@ -193,7 +193,7 @@ impl SnapshotRun<'_> {
 
     /// Lets the reads of the snapshot continue in the archive of the store. A damaged state stays damaged.
     fn archive(&self) -> Result<(), StoreError> {
-        match self.store.archive() {
+        match self.store.archive().state() {
             Ok(None) => Ok(()),
             Ok(Some(archive)) => archive.save_for_copy(self.copy, self.end),
             Err(StoreError::Corrupt { .. }) => self.file(&self.source.archive(), &self.copy.archive()),

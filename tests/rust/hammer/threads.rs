@@ -146,7 +146,7 @@ fn walk_log(store: &Store, done: &AtomicBool) -> u64 {
     let mut count = 0;
     loop {
         let last_round = done.load(Ordering::SeqCst);
-        let mut cursor = store.scan_log(Some(from)).unwrap();
+        let mut cursor = store.log().scan(Some(from)).unwrap();
         loop {
             let batch = cursor.next_batch(64).unwrap();
             if batch.is_empty() {

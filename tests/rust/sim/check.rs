@@ -23,7 +23,7 @@ pub(crate) fn gone(store: &Store, records: &[Rec]) -> Result<usize, String> {
 /// the model. Returns its length, the deleted records included.
 pub(crate) fn compare_log(store: &Store, records: &[Rec]) -> Result<usize, String> {
     let mut count = gone(store, records)?;
-    let mut cursor = store.scan_log(None).map_err(explain)?;
+    let mut cursor = store.log().scan(None).map_err(explain)?;
     loop {
         let batch = cursor.next_batch(64).map_err(explain)?;
         if batch.is_empty() {
@@ -46,7 +46,7 @@ pub(crate) fn compare_unrecovered(
     least: usize,
 ) -> Result<(usize, usize), String> {
     let deleted = gone(store, records)?;
-    let mut cursor = store.scan_log(None).map_err(explain)?;
+    let mut cursor = store.log().scan(None).map_err(explain)?;
     let (mut next, mut found, mut whole) = (deleted, deleted, None);
     loop {
         let batch = cursor.next_batch(64).map_err(explain)?;

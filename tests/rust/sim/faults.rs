@@ -136,7 +136,7 @@ impl Script {
         let world = World::on(vfs.clone());
         let store = world.open(OpenMode::Create, options).map_err(explain)?;
         let mut next = 0;
-        let mut cursor = store.scan_log(None).map_err(explain)?;
+        let mut cursor = store.log().scan(None).map_err(explain)?;
         let mut found = Vec::new();
         for record in cursor.next_batch(usize::MAX).map_err(explain)? {
             let body = record.view().map_err(explain)?.body.to_vec();

@@ -130,10 +130,9 @@ fn change(store: &Store, number: usize) -> Result<bool, StoreError> {
         11 => store.change_topic(TOPIC, TopicChange { perm: Some(4), ..TopicChange::default() })?,
         12 => advance(&meta, &[ProgressRecord::Finished { from: 0, to: 1 }])?,
         13 => {
-            store.set_retention(
-                TOPIC,
-                TopicRetention { max_messages: Some(6), ..TopicRetention::default() },
-            )?;
+            store
+                .retention()
+                .set(TOPIC, TopicRetention { max_messages: Some(6), ..TopicRetention::default() })?;
         }
         14 => store.expire(false, &mut || Ok(())).map(drop)?,
         _ => commit(&meta, &[(0, 5), (1, 5)])?,

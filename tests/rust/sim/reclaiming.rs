@@ -63,7 +63,7 @@ fn filled(world: &World, options: &StoreOptions, rng: &mut Rng) -> Result<(Store
         *number += 1;
     }
     let limits = TopicRetention { max_messages: Some(4), ..TopicRetention::default() };
-    store.set_retention("hidden", limits).map_err(explain)?;
+    store.retention().set("hidden", limits).map_err(explain)?;
     store.expire(false, &mut || Ok(())).map_err(explain)?;
     store.remove_topic("gone").map_err(explain)?;
     store.flush().map_err(explain)?;

@@ -462,7 +462,7 @@ fn append(store: &Store, number: u64) -> Result<(), StoreError> {
 }
 
 fn log(store: &Store) -> Result<BTreeMap<u64, Vec<u8>>, StoreError> {
-    let mut cursor = store.scan_log(None)?;
+    let mut cursor = store.log().scan(None)?;
     let mut found = BTreeMap::new();
     loop {
         let batch = cursor.next_batch(1000)?;

@@ -115,7 +115,7 @@ pub fn append(store: &Store, messages: &[Remembered]) -> Result<(), StoreError> 
 /// # Errors
 /// Those of the store.
 pub fn log_order(store: &Store) -> Result<Vec<(String, i32, Vec<u8>)>, StoreError> {
-    let mut cursor = store.scan_log(None)?;
+    let mut cursor = store.log().scan(None)?;
     let mut found = Vec::new();
     loop {
         let batch = cursor.next_batch(100)?;

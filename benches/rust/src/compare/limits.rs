@@ -35,7 +35,7 @@ pub(crate) fn record(spec: &Spec) -> Result<Vec<u8>, Failure> {
     let store = open(&folder.path().join("store"), OpenMode::Create, &options);
     let body = vec![b'x'; spec.body_bytes];
     let appended = store.append(&crate::ours::message(&body, &properties(), 0))?;
-    let bytes = store.get_at(appended.commit_log_offset)?.bytes().to_vec();
+    let bytes = store.log().get_at(appended.commit_log_offset)?.bytes().to_vec();
     store.close()?;
     Ok(bytes)
 }

@@ -400,6 +400,18 @@ impl StoreFiles {
         self.tiered.as_deref()
     }
 
+    /// Refuses a store whose files never change after the open, because no new message can appear.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] for a tiered store.
+    pub fn refuse_following(&self) -> Result<(), StoreError> {
+        let Some(tiered) = self.tiered() else { return Ok(()) };
+        Err(StoreError::Unsupported {
+            path: tiered.folder().to_path_buf(),
+            reason: "a tiered store shows the messages of the open; open it again to see new ones".into(),
+        })
+    }
+
     /// Refuses a tiered store, whose log offsets depend on the files at the open, so that two processes can disagree.
     ///
     /// # Errors

@@ -94,7 +94,7 @@ impl DelayEngine {
         now_ms: i64,
     ) -> Result<Vec<DeliveryOutcome>, StoreError> {
         let places: Vec<_> = due.iter().map(|(offset, live)| (*offset, live.size)).collect();
-        let records = self.store.records_at(&places)?;
+        let records = self.store.log().records_at(&places)?;
         let parcels: Vec<_> = due
             .iter()
             .zip(&records)
@@ -148,13 +148,13 @@ impl DelayEngine {
     fn append(&mut self, parcels: &[&OutgoingRecord<'_>]) -> Result<(), StoreError> {
         let messages: Vec<_> = parcels.iter().map(|parcel| parcel.message()).collect();
         let origins: Vec<_> = parcels.iter().map(|parcel| parcel.origin()).collect();
-        let done = self.store.without_deletions(|| {
+        let done = self.store.system_appends().without_deletions(|| {
             for parcel in parcels {
                 if let Some(topic) = parcel.deleted_topic(&self.store)? {
                     return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
                 }
             }
-            self.store.append_deliveries(&messages, &origins)
+            self.store.system_appends().append_deliveries(&messages, &origins)
         })??;
         self.track_log_end(&done);
         Ok(())

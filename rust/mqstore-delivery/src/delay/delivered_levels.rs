@@ -136,9 +136,9 @@ impl DelayEngine {
 
     /// Reads the deliveries in the log from the first waiting record on.
     fn read_deliveries(&self) -> Result<Deliveries, StoreError> {
-        let from = self.first_undelivered_level_record()?.max(self.store.log_bounds()?.0);
+        let from = self.first_undelivered_level_record()?.max(self.store.log().bounds()?.0);
         let mut deliveries = Deliveries::default();
-        let mut cursor = self.store.scan_log(Some(from))?.with_deleted();
+        let mut cursor = self.store.log().scan(Some(from))?.with_deleted();
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {

@@ -240,14 +240,14 @@ impl DelayEngine {
         if let Some(live) = self.live.get(&offset) {
             return Ok(Some(live.slot));
         }
-        Ok(self.store.record_at(offset)?.as_ref().and_then(timed).map(|timed| timed.slot))
+        Ok(self.store.log().record_at(offset)?.as_ref().and_then(timed).map(|timed| timed.slot))
     }
 
     fn is_delivered_by_key(&mut self, timed: &Timed) -> Result<bool, StoreError> {
         if self.delivered.keys.is_empty() {
             return Ok(false);
         }
-        let Some(record) = self.store.records_at(&[(timed.offset, timed.size)])?.pop().flatten() else {
+        let Some(record) = self.store.log().records_at(&[(timed.offset, timed.size)])?.pop().flatten() else {
             return Ok(false);
         };
         let Some(key) = delivery_key(&record) else { return Ok(false) };
@@ -322,7 +322,7 @@ impl DelayEngine {
                 }
                 let of_slot = self.live.iter().filter(|(_, live)| live.slot == slot);
                 let places: Vec<_> = of_slot.map(|(offset, live)| (*offset, live.size)).collect();
-                for record in self.store.records_at(&places)?.into_iter().flatten() {
+                for record in self.store.log().records_at(&places)?.into_iter().flatten() {
                     if record.view().is_ok_and(|view| has_delete_key(&view, key)) {
                         self.detach(record.commit_log_offset);
                         self.counts.cancelled += 1;
@@ -374,7 +374,7 @@ impl DelayEngine {
             return Ok(());
         }
         let [_, units] = self.units(slot)?;
-        for record in self.store.records_at(&units)?.into_iter().flatten() {
+        for record in self.store.log().records_at(&units)?.into_iter().flatten() {
             match timed(&record).and_then(|timed| timed.cancels) {
                 // Already counted when it entered the wheel.
                 Some(CancelTarget::Record(offset)) => {
@@ -401,7 +401,7 @@ impl DelayEngine {
             .filter(|(offset, _)| !cancelled.contains(offset) && !self.live.contains_key(offset))
             .collect();
         for places in known.chunks(AT_ONCE) {
-            let records = self.store.records_at(places)?;
+            let records = self.store.log().records_at(places)?;
             for ((offset, _), record) in places.iter().zip(records) {
                 if self.delivered.records.contains_key(offset) {
                     self.mark_slot_unfinished(slot);

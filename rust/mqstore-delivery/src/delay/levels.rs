@@ -52,7 +52,7 @@ impl DelayEngine {
             }
             // Read the clock after the records. Otherwise records stored meanwhile would seem newer than the clock.
             let now_ms = self.store.clock().now_ms().max(now_ms);
-            let dues = self.store.level_dues_of(queue_id, &records)?;
+            let dues = self.store.level_times()?.dues_of(queue_id, &records)?;
             let due_ms = |(record, due_ms)| level_due(record, due_ms, now_ms);
             let dues: Vec<i64> = records.iter().zip(dues).map(due_ms).collect();
             let due = dues.iter().take_while(|due_ms| **due_ms <= now_ms).count();

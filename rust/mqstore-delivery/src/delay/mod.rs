@@ -150,7 +150,7 @@ impl Delays {
                 made.push((None, message.queue_id, None));
                 continue;
             }
-            let queue_id = self.store.target_queue(message)?;
+            let queue_id = self.store.system_appends().target_queue(message)?;
             let (topic, waits_in, due_ms) = match *due {
                 Due::Now => (None, queue_id, None),
                 Due::At(due_ms) if due_ms <= now_ms => (None, queue_id, None),
@@ -183,7 +183,7 @@ impl Delays {
             })
             .collect();
         let done = match waiting.as_slice() {
-            all if let Some(origins) = origins => self.store.append_copies(all, origins)?,
+            all if let Some(origins) = origins => self.store.system_appends().append_copies(all, origins)?,
             [one] => vec![self.store.append(one)?],
             all => self.store.append_many(all)?,
         };
@@ -238,7 +238,7 @@ impl Delays {
     pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, StoreError> {
         let mut core = self.core.lock();
         // The new record would be after a deletion of the topic.
-        let appended = self.store.without_deletions(|| {
+        let appended = self.store.system_appends().without_deletions(|| {
             let Some(record) = core.find_pending(id)? else { return Ok::<_, StoreError>(None) };
             let again = timer_record::ReappendedMessage::of(&record)?;
             // A message that cannot be cancelled is not appended again; it would be delivered twice.

@@ -265,7 +265,7 @@ impl<'a> PendingScan<'a> {
         {
             // As at an open: after the record of the last unit, whatever a broker's checkpoint says.
             let place = (unit.physical_offset as u64, unit.size.cast_unsigned());
-            let record = self.store.records_at(&[place])?.pop().flatten();
+            let record = self.store.log().records_at(&[place])?.pop().flatten();
             next = record.map_or(next, |record| record.queue_offset + 1);
         }
         let next = next.clamp(min, max);
@@ -291,7 +291,7 @@ impl<'a> PendingScan<'a> {
 
     /// Counts the waiting messages in the slot of `time`, whose last unit is at `last`.
     fn count_slot(&mut self, log: &TimerLog, time: i64, last: i64) -> Result<(), StoreError> {
-        let (log_min, _) = self.store.log_bounds()?;
+        let (log_min, _) = self.store.log().bounds()?;
         let (mut messages, mut deletions, mut rolls) = (0_u64, Vec::new(), false);
         let listed = self.listed.as_ref().map_or(0, Vec::len);
         let mut place = last;
@@ -310,7 +310,7 @@ impl<'a> PendingScan<'a> {
             }
         }
         for some in deletions.chunks(AT_ONCE) {
-            for record in self.store.records_at(some)?.into_iter().flatten() {
+            for record in self.store.log().records_at(some)?.into_iter().flatten() {
                 if let Some(target) = timed(&record).and_then(|timed| timed.cancels) {
                     self.cancelled.add(target, time);
                 }
@@ -342,7 +342,7 @@ impl<'a> PendingScan<'a> {
     }
 
     fn count_records(&mut self, places: &[(u64, u32)], slot: i64) -> Result<(), StoreError> {
-        for record in self.store.records_at(places)?.into_iter().flatten() {
+        for record in self.store.log().records_at(places)?.into_iter().flatten() {
             if !self.cancelled.has(&record, slot) {
                 self.count_record(&record, Some(slot));
             }
@@ -410,13 +410,13 @@ impl<'a> PendingScan<'a> {
             let (mut low, mut high) = (from, end);
             while low < high {
                 let middle = low + (high - low) / 2;
-                match self.store.level_due_ms(queue_id, middle)? {
+                match self.store.level_times()?.due_ms(queue_id, middle)? {
                     Some(due_ms) if due_ms > until_ms => high = middle,
                     _ => low = middle + 1,
                 }
             }
             if low > from {
-                let first = self.store.level_due_ms(queue_id, from)?;
+                let first = self.store.level_times()?.due_ms(queue_id, from)?;
                 self.counts.add(first.unwrap_or(until_ms), self.now_ms, (low - from).unsigned_abs());
             }
             from = low;

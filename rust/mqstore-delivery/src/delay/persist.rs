@@ -45,7 +45,7 @@ impl DelayEngine {
             self.store.flush()?;
         }
         let Some(snapshot) = self.saved.snapshot.take() else { return Ok(()) };
-        if self.store.durable_position()? < snapshot.state.as_of {
+        if self.store.system_appends().durable_position()? < snapshot.state.as_of {
             self.saved.snapshot = Some(snapshot);
             return Ok(());
         }
@@ -80,7 +80,7 @@ impl DelayEngine {
     fn is_worth_saving(&mut self, now: bool) -> Result<bool, StoreError> {
         let saved = self.saved.state.read_slot;
         if !self.saved.dirty && (self.pending > 0 || self.wheel.next_used_slot(saved)?.is_some()) {
-            let (_, end) = self.store.log_bounds()?;
+            let (_, end) = self.store.log().bounds()?;
             let much = end.saturating_sub(self.saved.state.scan_from) > MOST_TO_SCAN;
             if much || now && self.read_slot > saved {
                 self.log_seen = end;
@@ -123,7 +123,7 @@ impl DelayEngine {
         }
         snapshot.units.clear();
         self.unload_slots(slots.keys(), snapshot.state.queue_next);
-        let (log_min, _) = self.store.log_bounds()?;
+        let (log_min, _) = self.store.log().bounds()?;
         let mut state = DelayState {
             log_begin: self.log.first_kept_file(log_min)?,
             log_end: self.log.end(),

@@ -52,7 +52,7 @@ impl DelayEngine {
     pub(super) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
         let files = store.files();
         let (state_files, state) = StateFiles::load(files)?;
-        let (_, log_seen) = store.log_bounds()?;
+        let (_, log_seen) = store.log().bounds()?;
         let wheel = TimerWheel::open(files, Access::ReadWrite)?;
         let log = TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?;
         let check_bytes = state_files.check();
@@ -181,7 +181,7 @@ impl DelayEngine {
         let record = match last {
             Some(unit) => {
                 let place = (unit.physical_offset as u64, unit.size.cast_unsigned());
-                self.store.records_at(&[place])?.pop().flatten()
+                self.store.log().records_at(&[place])?.pop().flatten()
             }
             None => None,
         };
@@ -196,7 +196,7 @@ impl DelayEngine {
         self.queue_next = behind.min(self.queue_end()?);
         self.last_record = record.map_or(-1, |record| record.commit_log_offset as i64);
         let known = state.filter(|state| state.as_of <= self.log_seen).map_or(0, |state| state.scan_from);
-        let by_time = self.store.log_offset_before(check.last_read_time_ms.saturating_sub(BEFORE_MS))?;
+        let by_time = self.store.log().offset_before(check.last_read_time_ms.saturating_sub(BEFORE_MS))?;
         self.scan_deliveries(known.max(by_time), None, true)?;
         self.count_pending()
     }
@@ -272,7 +272,7 @@ impl DelayEngine {
         while let Some(slot) = next {
             let [messages, deletions] = self.units(slot)?;
             let mut waiting: HashSet<u64> = messages.into_iter().map(|(offset, _)| offset).collect();
-            for record in self.store.records_at(&deletions)?.into_iter().flatten() {
+            for record in self.store.log().records_at(&deletions)?.into_iter().flatten() {
                 // Each cancellation of ours has two records, for brokers of two versions.
                 if let Some(CancelTarget::Record(offset)) = timed(&record).and_then(|timed| timed.cancels) {
                     waiting.remove(&offset);
@@ -288,9 +288,9 @@ impl DelayEngine {
     /// Searches the log from `from` on for deliveries of messages that still seem to wait. Deliveries before `as_of`
     /// are already subtracted from `pending`.
     fn scan_deliveries(&mut self, from: u64, as_of: Option<u64>, by_key: bool) -> Result<(), StoreError> {
-        let (begin, _) = self.store.log_bounds()?;
+        let (begin, _) = self.store.log().bounds()?;
         self.delivered.from = from;
-        let mut cursor = self.store.scan_log(Some(from.max(begin)))?.with_deleted();
+        let mut cursor = self.store.log().scan(Some(from.max(begin)))?.with_deleted();
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {
@@ -318,7 +318,7 @@ impl DelayEngine {
         origin: u64,
         as_of: Option<u64>,
     ) -> Result<(), StoreError> {
-        let source = match self.store.get_at(origin) {
+        let source = match self.store.log().get_at(origin) {
             Ok(source) => source,
             Err(StoreError::Corrupt { .. }) => return Ok(()),
             Err(error) => return Err(error),
@@ -391,7 +391,7 @@ pub(super) fn basis(
 ) -> Result<RecoveryBasis, StoreError> {
     let (Some(wheel), Some(log)) = (wheel, log) else { return Ok(RecoveryBasis::Queue) };
     let (begin, end) = log.bounds();
-    let (_, log_end) = store.log_bounds()?;
+    let (_, log_end) = store.log().bounds()?;
     let by_us = state.is_some_and(|state| state.check.contains(&crc32(&check_bytes_in_use(check))));
     if let Some(state) = state
         && by_us

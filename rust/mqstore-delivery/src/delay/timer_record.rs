@@ -276,7 +276,7 @@ pub(super) fn deleted_topic<'a>(
     at: u64,
 ) -> Result<Option<&'a str>, StoreError> {
     let Some(topic) = view.properties.get(REAL_TOPIC) else { return Ok(None) };
-    Ok(store.is_deleted_since(topic, at)?.then_some(topic))
+    Ok(store.system_appends().is_deleted_since(topic, at)?.then_some(topic))
 }
 
 /// Returns the properties that a waiting message had when it was accepted, without those that say when it is due.

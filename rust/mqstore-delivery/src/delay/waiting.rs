@@ -44,7 +44,7 @@ impl WaitingDelays {
     pub fn of(store: &Store) -> Result<(Self, u64), StoreError> {
         // Read the state before the end of the log: a state after it could count deliveries beyond it.
         let mut saved = SavedDelays::load(store)?;
-        let (_, limit) = store.log_bounds()?;
+        let (_, limit) = store.log().bounds()?;
         let basis = saved.basis(store)?;
         let mut waiting = Self {
             timer: timer_records(store, &mut saved, basis, (None, limit))?,
@@ -61,7 +61,7 @@ impl WaitingDelays {
     /// Errors of reading the files.
     pub fn contains(store: &Store, record: &StoredRecord) -> Result<bool, StoreError> {
         let mut saved = SavedDelays::load(store)?;
-        let (_, limit) = store.log_bounds()?;
+        let (_, limit) = store.log().bounds()?;
         let basis = saved.basis(store)?;
         let (offset, queue_id) = (record.commit_log_offset, view(record)?.queue_id);
         let mut waiting = Self::default();
@@ -115,8 +115,8 @@ impl WaitingDelays {
         by_key: bool,
     ) -> Result<LaterDeliveries, StoreError> {
         let mut found = LaterDeliveries::default();
-        let (begin, _) = store.log_bounds()?;
-        let mut cursor = store.scan_log(Some(from.max(begin)))?.with_deleted();
+        let (begin, _) = store.log().bounds()?;
+        let mut cursor = store.log().scan(Some(from.max(begin)))?.with_deleted();
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {
@@ -129,7 +129,7 @@ impl WaitingDelays {
                 let Ok(view) = record.view() else { continue };
                 match origin_of(&view) {
                     Some(origin) if self.has(origin) => {
-                        let source = store.record_at(origin)?;
+                        let source = store.log().record_at(origin)?;
                         if source.is_some_and(|source| source.view().is_ok_and(|of| is_copy_of(&view, &of))) {
                             found.origins.insert(origin);
                         }
@@ -153,7 +153,7 @@ impl WaitingDelays {
         }
         let mut kept = Vec::with_capacity(self.timer.len());
         for offset in self.timer.drain(..) {
-            let key = store.record_at(offset)?.as_ref().and_then(delivery_key);
+            let key = store.log().record_at(offset)?.as_ref().and_then(delivery_key);
             let left = key.and_then(|key| later.keys.get_mut(&key)).filter(|left| **left > 0);
             match left {
                 Some(left) => *left -= 1,
@@ -172,7 +172,7 @@ fn deliveries_start(store: &Store, saved: &SavedDelays, basis: RecoveryBasis) ->
         RecoveryBasis::Ours => known,
         RecoveryBasis::Broker => {
             let read_ms = saved.check.last_read_time_ms;
-            known.max(store.log_offset_before(read_ms.saturating_sub(BEFORE_MS))?)
+            known.max(store.log().offset_before(read_ms.saturating_sub(BEFORE_MS))?)
         }
         RecoveryBasis::Queue => 0,
     })
@@ -220,7 +220,7 @@ fn level_records(store: &Store, saved: &SavedDelays, limit: u64) -> Result<Vec<(
             if records.is_empty() {
                 break;
             }
-            let dues = store.level_dues_of(queue_id, &records)?;
+            let dues = store.level_times()?.dues_of(queue_id, &records)?;
             let rows = records.iter().map(|record| record.commit_log_offset).zip(dues);
             found.extend(rows.filter_map(|(offset, due_ms)| Some((offset, due_ms?))));
         }

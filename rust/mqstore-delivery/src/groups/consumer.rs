@@ -215,7 +215,7 @@ impl Consumer {
         } else if !self.has_stable_assignment(&mut state)? {
             return Ok(Look::NotAtHand);
         }
-        if !state.floors.as_ref().is_some_and(|floors| self.store().has_same_floors(floors)) {
+        if !state.floors.as_ref().is_some_and(|floors| floors.is_current_in(self.store())) {
             state.floors = Some(self.store().watch_floors());
             state.clear_buffer();
         }

@@ -47,7 +47,7 @@ impl Consumer {
     }
 
     fn reach_at_hand(&self) -> ReadScope {
-        ReadScope::AtHand { near: self.store().is_caught_up() }
+        ReadScope::AtHand { near: self.store().nonblocking().is_caught_up() }
     }
 
     /// For polls of an event loop, in a thread: applies changes of the assignment, and reads up to `max` messages
@@ -82,7 +82,7 @@ impl Consumer {
         let wanted = match offsets {
             None => state.slots.iter().map(|slot| slot.returned).enumerate().collect(),
             Some(offsets) => {
-                if !self.store().is_caught_up() || !self.has_stable_assignment(&mut state)? {
+                if !self.store().nonblocking().is_caught_up() || !self.has_stable_assignment(&mut state)? {
                     return Ok(None);
                 }
                 self.resolve_offsets(&state, offsets)?

@@ -45,7 +45,7 @@ impl Transactions {
         }
         if !parts.halves.is_empty() {
             let append = || self.append_decision(entry, &parts, outcome, durable);
-            let appended = self.inner.store.without_deletions(append)??;
+            let appended = self.inner.store.system_appends().without_deletions(append)??;
             if outcome == TransactionOutcome::Committed {
                 parts.went = destinations(&parts, appended);
             }
@@ -79,7 +79,7 @@ impl Transactions {
         let gone = parts.halves.iter().filter(|half| !is_there(half)).count();
         let mut records = Vec::new();
         for half in parts.halves.iter().filter(|half| half.content.is_none() && is_there(half)) {
-            records.push(self.inner.store.get_at(half.position)?);
+            records.push(self.inner.store.log().get_at(half.position)?);
         }
         let mut from_log = records.iter();
         let (mut finals, mut of_half, mut deleted) = (Vec::with_capacity(parts.halves.len()), Vec::new(), 0);
@@ -101,7 +101,7 @@ impl Transactions {
                     None => continue,
                 },
             };
-            let is_deleted = || self.inner.store.is_deleted_since(made.topic, half.position);
+            let is_deleted = || self.inner.store.system_appends().is_deleted_since(made.topic, half.position);
             if outcome == TransactionOutcome::Committed && is_deleted()? {
                 deleted += 1;
                 continue;
@@ -170,7 +170,7 @@ impl Transactions {
             });
             marks.push(one.mark);
         }
-        let mut appended = store.append_together(&messages, &marks)?;
+        let mut appended = store.system_appends().append_together(&messages, &marks)?;
         if let (Some(op), Some(last)) = (appended.first(), appended.last()) {
             let end = last.commit_log_offset + u64::from(last.size);
             self.inner.state.lock().known.record_decision(halves.iter().copied(), op.queue_offset, end);

@@ -147,7 +147,7 @@ impl Transactions {
         let half_max = inner.half_max.load(Ordering::Acquire);
         loop {
             let mut state = inner.state.lock();
-            let durable = inner.store.durable_position()?;
+            let durable = inner.store.system_appends().durable_position()?;
             let notes = state.known.notes(durable, half_max, until_ms, all);
             let is_last = notes.records.is_empty();
             if !is_last {

@@ -95,7 +95,7 @@ impl PendingHalves {
             return Ok(None);
         }
         let wanted = [(CHECK_GROUP, HALF_TOPIC, 0), (NOTED_GROUP, OP_TOPIC, 0), (CHECK_GROUP, OP_TOPIC, 0)];
-        let mut known = store.group_progress(&wanted)?.into_iter();
+        let mut known = store.group_table()?.progress(&wanted)?.into_iter();
         let halves = known.next().flatten().unwrap_or_else(|| Progress::starting_at(half_min));
         let op = known.flatten().find_map(|progress| progress.offset());
         let mut decided = DecidedHalves::from(halves.committed().clamp(half_min, half_max), half_max);

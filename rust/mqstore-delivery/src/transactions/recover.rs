@@ -116,7 +116,7 @@ impl Transactions {
         let (mut made, mut is_replaced) = (HashSet::new(), false);
         let mut position = record.commit_log_offset + record.bytes().len() as u64;
         for _ in &op.half_offsets {
-            let Some(follows) = self.inner.store.record_at(position)? else { break };
+            let Some(follows) = self.inner.store.log().record_at(position)? else { break };
             // A reclaim has replaced final records, because a retention or a deletion hides them. Each of them was there:
             // after a crash that lost some, the next open appended an op message here before anything else.
             is_replaced = view(&follows)?.replaces_hidden();
@@ -148,7 +148,7 @@ impl Transactions {
             let halves: Vec<_> =
                 owed.iter().filter(|(_, what)| **what == outcome).map(|(half, _)| *half).collect();
             let mut records = self.halves_at(&halves)?;
-            self.inner.store.without_deletions(|| {
+            self.inner.store.system_appends().without_deletions(|| {
                 if outcome == TransactionOutcome::Committed {
                     self.drop_deleted(&mut records)?;
                 }
@@ -164,7 +164,7 @@ impl Transactions {
             let facts = view(&record)?;
             let topic = HalfRecord::of(&facts).map(|facts| facts.topic.to_owned());
             match topic {
-                Some(topic) if self.inner.store.is_deleted_since(&topic, record.commit_log_offset)? => self.inner.note(format!(
+                Some(topic) if self.inner.store.system_appends().is_deleted_since(&topic, record.commit_log_offset)? => self.inner.note(format!(
                     "a message of a committed transaction is dropped, because its topic {topic} was deleted"
                 )),
                 _ => halves.push((offset, record)),

@@ -83,7 +83,7 @@ impl Transactions {
     /// [`StoreError::InvalidOption`] for an invalid group name; [`StoreError::Closed`].
     pub fn begin(&self, group: &str) -> Result<Transaction, BrokerError> {
         validate_group(group).map_err(|error| invalid("group", error.to_string()))?;
-        let id = self.inner.store.new_unique_key()?;
+        let id = self.inner.store.system_appends().new_unique_key()?;
         let entry = TransactionEntry::new(id.as_str().into(), group.into(), true);
         Ok(Transaction { engine: self.clone(), entry })
     }
@@ -139,11 +139,11 @@ impl Transaction {
             durable: false,
             sys_flag: message.sys_flag,
         };
-        let queue_id = inner.store.target_queue(&half)?;
+        let queue_id = inner.store.system_appends().target_queue(&half)?;
         let key = match message.unique_key {
             Some(key) => UniqueKey::Given(key.into()),
             None if parts.halves.is_empty() => UniqueKey::Given((&*entry.id).into()),
-            None => UniqueKey::Made(inner.store.new_unique_key()?),
+            None => UniqueKey::Made(inner.store.system_appends().new_unique_key()?),
         };
         let meant =
             HalfTarget { topic: message.topic, queue_id, group: &entry.group, transaction: &entry.id };
@@ -155,8 +155,11 @@ impl Transaction {
         half.unique_key = Some(key.as_str());
         half.queue_id = Some(0);
         let (length, before) = (properties.len(), parts.bytes);
-        let room =
-            inner.store.max_together_bytes().and_then(|limit| parts.reserve_space(message, length, limit));
+        let room = inner
+            .store
+            .system_appends()
+            .max_together_bytes()
+            .and_then(|limit| parts.reserve_space(message, length, limit));
         half.properties = parts.memory.get(properties.clone()).unwrap_or_default();
         let stored = room.and_then(|()| inner.store.append(&half));
         let appended = match stored {

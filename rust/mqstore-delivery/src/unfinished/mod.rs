@@ -36,7 +36,7 @@ pub fn first_unfinished(store: &Store) -> Result<Vec<SegmentHolder>, StoreError>
 
 /// Describes the delayed message whose record is at `log_offset`; `None` if the record no longer exists.
 fn delayed(store: &Store, log_offset: u64) -> Result<Option<SegmentHolder>, StoreError> {
-    let Some(record) = store.record_at(log_offset)? else { return Ok(None) };
+    let Some(record) = store.log().record_at(log_offset)? else { return Ok(None) };
     let view = view(&record)?;
     Ok(Some(SegmentHolder {
         kind: HolderKind::Delayed,

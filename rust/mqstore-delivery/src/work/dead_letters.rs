@@ -125,7 +125,7 @@ impl WorkQueueInner {
             if tried {
                 letters = self.without_copies(letters)?;
             }
-            self.store().without_deletions(|| {
+            self.store().system_appends().without_deletions(|| {
                 // A copy after the deletion of the topic would look like one of the new topic.
                 letters.retain(|letter| !letter.place.progress.is_removed());
                 self.copy(&letters)
@@ -248,7 +248,7 @@ impl WorkQueueInner {
             })
             .collect();
         if !messages.is_empty() {
-            self.store().append_copies(&messages, &origins)?;
+            self.store().system_appends().append_copies(&messages, &origins)?;
         }
         Ok(())
     }

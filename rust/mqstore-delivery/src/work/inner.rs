@@ -205,7 +205,7 @@ impl WorkQueueInner {
             state.turn = 0;
             state.looked = None;
         }
-        if !state.floors.as_ref().is_some_and(|floors| self.store().has_same_floors(floors)) {
+        if !state.floors.as_ref().is_some_and(|floors| floors.is_current_in(self.store())) {
             state.floors = Some(self.store().watch_floors());
             for source in &mut state.sources {
                 let next = source.place.progress.lock().next();

@@ -46,7 +46,7 @@ impl WorkQueue {
         call: Option<Waker>,
     ) -> Result<TryResult<Vec<LeasedMessage>>, BrokerError> {
         self.check()?;
-        let reach = ReadScope::AtHand { near: self.core.store().is_caught_up() };
+        let reach = ReadScope::AtHand { near: self.core.store().nonblocking().is_caught_up() };
         let request = GetRequest { patience, waits: call.is_some(), ..self.get_request(count, reach) };
         self.core.get(&request)?.or_call(&self.core.ready, call, || Ok(Vec::new()))
     }
@@ -84,7 +84,7 @@ impl WorkQueue {
     /// which is called at the time for the next poll.
     pub fn try_join(&self, patience: bool, call: Option<Waker>) -> Result<TryResult<bool>, BrokerError> {
         self.check()?;
-        let reach = ReadScope::AtHand { near: self.core.store().is_caught_up() };
+        let reach = ReadScope::AtHand { near: self.core.store().nonblocking().is_caught_up() };
         self.look_for_end(reach, patience)?.and_then(|()| Ok(Look::Found(true)))?.or_call(
             &self.core.done,
             call,
@@ -159,9 +159,9 @@ impl WorkQueueInner {
             .map(|(message, delayed)| self.new_message(message, delayed.as_deref()))
             .collect();
         if let [only] = all.as_slice() {
-            return Ok(self.store().try_append(only)?.map(|appended| vec![appended]));
+            return Ok(self.store().nonblocking().try_append(only)?.map(|appended| vec![appended]));
         }
-        self.store().try_append_many(&all)
+        self.store().nonblocking().try_append_many(&all)
     }
 
     fn look_around(&self) {
@@ -171,7 +171,7 @@ impl WorkQueueInner {
         let is_due = self.next_event(&state).is_some_and(|left| left.is_zero());
         let to_bury = self.has_dead_letters_to_move(&state);
         let mut is_done = to_bury;
-        if self.done.is_waited_for() && self.store().is_caught_up() {
+        if self.done.is_waited_for() && self.store().nonblocking().is_caught_up() {
             match self.counts(&state) {
                 Ok(counts) => {
                     let is_shut = self.shut_at_once.load(Ordering::Acquire) > 0;
@@ -183,7 +183,7 @@ impl WorkQueueInner {
         }
         // Deletions and moves of the group ring no signal.
         let mut has_room = false;
-        if self.room.is_waited_for() && self.store().is_caught_up() {
+        if self.room.is_waited_for() && self.store().nonblocking().is_caught_up() {
             match self.taken(&state) {
                 Ok(taken) => has_room = taken < self.options.maxsize,
                 Err(_) => failed = true,

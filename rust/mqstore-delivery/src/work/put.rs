@@ -83,7 +83,7 @@ impl WorkQueueInner {
         let delayed = self.delayed_properties_of_all(messages)?;
         let count = messages.len() as u64;
         if self.options.maxsize > 0 {
-            if !patience && !self.store().is_caught_up() {
+            if !patience && !self.store().nonblocking().is_caught_up() {
                 return Ok(Look::NotAtHand);
             }
             let Some(state) = lock(&self.state, patience) else { return Ok(Look::NotAtHand) };
@@ -188,7 +188,7 @@ impl WorkQueueInner {
                     commit_log_offset: record.commit_log_offset,
                     size,
                     store_timestamp_ms: view.store_timestamp,
-                    durable: end <= self.store().durable_position()?,
+                    durable: end <= self.store().system_appends().durable_position()?,
                     unique_id: unique_key.to_owned().into(),
                 }));
             }

@@ -43,7 +43,7 @@ impl WorkQueueInner {
             if records.is_empty() {
                 break;
             }
-            moved += store.without_deletions(|| self.append_originals(&records))??;
+            moved += store.system_appends().without_deletions(|| self.append_originals(&records))??;
             next = cursor.position();
             meta.commit(&[OffsetChange { queue, offset: next }])?;
         }
@@ -58,7 +58,7 @@ impl WorkQueueInner {
             let view = view(letter)?;
             let [origin, retry] = view.properties.get_many([DLQ_ORIGIN_TOPIC, RETRY_TOPIC]);
             let topic = origin.or(retry).unwrap_or(self.topic());
-            if self.store().is_deleted_since(topic, letter.commit_log_offset)? {
+            if self.store().system_appends().is_deleted_since(topic, letter.commit_log_offset)? {
                 self.note(format!(
                     "{}: dead letters of topic {topic} are not redriven, because the topic was deleted",
                     self.name()
@@ -95,7 +95,7 @@ impl WorkQueueInner {
                 reconsume_times: 0,
             })
             .collect();
-        self.store().append_copies(&messages, &origins)?;
+        self.store().system_appends().append_copies(&messages, &origins)?;
         Ok(messages.len() as u64)
     }
 }

@@ -7,5 +7,5 @@
 mod sealed;
 pub(crate) mod state;
 
-pub use sealed::SealedSegment;
+pub use sealed::{SealedLog, SealedSegment};
 pub use state::ArchiveState;

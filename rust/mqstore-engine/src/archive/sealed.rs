@@ -5,6 +5,7 @@
 //! that writes: RocketMQ writes the store time of a record there some seconds after the record is synced.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
@@ -12,11 +13,11 @@ use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_log::checkpoint::CheckpointFile;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem};
 
-use super::state::ArchiveState;
-use crate::retention::times_of;
-use crate::store::{OpenSide, Store};
+use crate::engine::Engine;
+use crate::read::segment_times::times_of;
+use crate::read::view::View;
 
-/// Maximum bytes of one call of [`Store::read_log_bytes`].
+/// Maximum bytes of one call of [`SealedLog::bytes`].
 const MOST_BYTES: u64 = 256 << 20;
 
 /// A segment that never changes again.
@@ -34,23 +35,34 @@ pub struct SealedSegment {
     pub modified_ms: i64,
 }
 
-impl Store {
+/// The segments of a store, for a program that copies them.
+pub struct SealedLog<'a> {
+    view: Arc<dyn View>,
+    engine: Option<&'a Engine>,
+}
+
+impl<'a> SealedLog<'a> {
+    /// Returns the segments of the store that `view` reads; `engine` is the same store if it is open for writing.
+    pub(crate) fn new(view: Arc<dyn View>, engine: Option<&'a Engine>) -> Self {
+        Self { view, engine }
+    }
+
     /// Returns the sealed segments that end after log offset `from`, oldest first. Syncs a store that is open for
     /// writing.
     ///
     /// # Errors
     /// Errors of the sync and of reads.
-    pub fn sealed_segments(&self, from: u64) -> Result<Vec<SealedSegment>, StoreError> {
-        self.check()?;
-        let files = self.files();
-        let (end, synced_ms) = match &self.inner.side {
-            OpenSide::Writer(writer, _) => {
-                let end = self.settle()?;
-                self.view().catch_up()?;
-                (end.min(writer.dispatcher.position()), i64::MIN)
+    pub fn segments(&self, from: u64) -> Result<Vec<SealedSegment>, StoreError> {
+        let files = self.view.files();
+        let (end, synced_ms) = match self.engine {
+            Some(engine) => {
+                engine.flush()?;
+                let end = engine.log.sync_point().position;
+                self.view.catch_up()?;
+                (end.min(engine.dispatcher.position()), i64::MIN)
             }
-            OpenSide::Reader(_) => {
-                self.view().catch_up()?;
+            None => {
+                self.view.catch_up()?;
                 let mark = DurableMarkFile::new(files).try_load()?;
                 let synced_ms = CheckpointFile::new(files).load().physic_msg_timestamp;
                 match files.vfs.stat(&files.abort()) {
@@ -59,7 +71,7 @@ impl Store {
                 }
             }
         };
-        let list = self.segments();
+        let list = self.view.list();
         let Some((_, older)) = list.segments().split_last() else { return Ok(Vec::new()) };
         let mut sealed = Vec::new();
         for segment in older.iter().filter(|segment| segment.end_offset() > from) {
@@ -82,9 +94,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::InvalidOption`] if no segment contains them, or for more than 256 MiB; errors of the system.
-    pub fn read_log_bytes(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, StoreError> {
-        self.check()?;
-        let list = self.segments();
+    pub fn bytes(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, StoreError> {
+        let list = self.view.list();
         let end = offset.checked_add(bytes).filter(|_| bytes <= MOST_BYTES);
         let segment = list.find(offset).filter(|segment| end.is_some_and(|end| end <= segment.end_offset()));
         let Some(segment) = segment else {
@@ -103,16 +114,15 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the system, except for a segment that was removed meanwhile.
-    pub fn segment_inodes(&self, start: u64, end: u64) -> Result<Vec<(u64, u64)>, StoreError> {
-        self.check()?;
-        self.view().catch_up()?;
+    pub fn inodes(&self, start: u64, end: u64) -> Result<Vec<(u64, u64)>, StoreError> {
+        self.view.catch_up()?;
         let mut found = Vec::new();
-        for segment in self.segments().segments() {
+        for segment in self.view.list().segments() {
             let path = segment.path();
             if segment.end_offset() <= start || segment.base_offset() >= end {
                 continue;
             }
-            match self.files().vfs.inode(&path) {
+            match self.view.files().vfs.inode(&path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 inode => found.push((segment.base_offset(), inode.at(&path, "looking at a log segment")?)),
             }
@@ -125,8 +135,7 @@ impl Store {
     /// # Errors
     /// Errors of reads.
     pub fn is_reclaimed_at(&self, offset: u64) -> Result<bool, StoreError> {
-        self.check()?;
-        let list = self.segments();
+        let list = self.view.list();
         let Some(segment) = list.find(offset).cloned() else { return Ok(false) };
         let end = segment.end_offset();
         let mut scanner = LogScanner::new(list, offset, end, ScanChecks { crc: false });
@@ -137,47 +146,6 @@ impl Store {
         };
         // The filler at the end of a segment begins with its own magic, the rest of a placeholder with other bytes.
         let length = (end - offset).min(BLANK_HEADER_BYTES as u64);
-        Ok(is_rest && !matches!(peek(&self.read_log_bytes(offset, length)?), Ok(Peek::Blank { .. })))
-    }
-
-    /// Returns the archive of the store; `None` if it has none.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] for a damaged file; errors of the system.
-    pub fn archive(&self) -> Result<Option<ArchiveState>, StoreError> {
-        self.check()?;
-        ArchiveState::load(self.files())
-    }
-
-    /// Sets the archive of the store, also if its file is damaged; `None` removes it. The change is durable when the
-    /// call returns, and a removal of segments that starts after it obeys it.
-    ///
-    /// # Errors
-    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] inside a hook; errors of the system.
-    pub fn set_archive(&self, archive: Option<&ArchiveState>) -> Result<(), StoreError> {
-        self.writer("configure the archive")?.cleaner.set_archive(&mut |_| Ok(archive.cloned()))
-    }
-
-    /// Replaces the archive by `next`, if it still has the settings `settings`. Its log offset only moves forward.
-    /// Returns the archive as it is then.
-    ///
-    /// # Errors
-    /// As for [`Self::set_archive`].
-    pub fn advance_archive(
-        &self,
-        settings: &str,
-        next: &ArchiveState,
-    ) -> Result<Option<ArchiveState>, StoreError> {
-        let mut outcome = None;
-        self.writer("record the end of the archive")?.cleaner.set_archive(&mut |known| {
-            outcome = known?.map(|known| {
-                if known.settings != settings {
-                    return known;
-                }
-                ArchiveState { archived_to: next.archived_to.max(known.archived_to), ..next.clone() }
-            });
-            Ok(outcome.clone())
-        })?;
-        Ok(outcome)
+        Ok(is_rest && !matches!(peek(&self.bytes(offset, length)?), Ok(Peek::Blank { .. })))
     }
 }

@@ -11,26 +11,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::compaction_state::Compactions;
 use crate::read::view::View;
-use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{CompactionOptions, JobControl, dirty_topics};
 
-impl Writer {
+impl Compactions {
     /// Returns the time until the next background compaction; `None` if it is turned off.
-    pub(crate) fn next_compaction_delay(&self) -> Option<Duration> {
-        let interval = Duration::from_millis(self.options.compaction_interval_ms?);
-        let now = self.files.clock.monotonic();
-        Some(self.compaction.delay(now, interval))
+    pub(crate) fn next_delay(&self) -> Option<Duration> {
+        let interval = Duration::from_millis(self.engine.options.compaction_interval_ms?);
+        let now = self.engine.files.clock.monotonic();
+        Some(self.delay(now, interval))
     }
 
     /// Compacts the due topics, if it is time.
     pub(crate) fn compact_if_due(&self) -> Result<(), StoreError> {
-        if self.next_compaction_delay() != Some(Duration::ZERO) {
+        if self.next_delay() != Some(Duration::ZERO) {
             return Ok(());
         }
         let done = self.compact_dirty();
-        self.compaction.restart_delay();
+        self.restart_delay();
         match done {
             // Another compaction runs, or the store is being closed.
             Err(StoreError::Busy { .. } | StoreError::Closed { .. }) => Ok(()),
@@ -39,17 +39,21 @@ impl Writer {
     }
 
     fn compact_dirty(&self) -> Result<(), StoreError> {
-        if self.lifecycle.is_closed() {
+        if self.engine.lifecycle.is_closed() {
             return Ok(());
         }
-        self.topics.store()?;
-        self.catch_up()?;
-        let topics = dirty_topics(&self.files, &self.queues, self.options.compaction_dirty_ratio)?;
+        self.engine.topics.store()?;
+        self.engine.catch_up()?;
+        let topics = dirty_topics(
+            &self.engine.files,
+            &self.engine.queues,
+            self.engine.options.compaction_dirty_ratio,
+        )?;
         if topics.is_empty() {
             return Ok(());
         }
         let options = CompactionOptions {
-            memory_bytes: self.options.compaction_memory_bytes,
+            memory_bytes: self.engine.options.compaction_memory_bytes,
             ..CompactionOptions::default()
         };
         let control = Arc::new(JobControl::default());
@@ -61,9 +65,9 @@ impl Writer {
             report.messages_before,
             report.messages_after
         );
-        self.options.hooks.tell("compacted", None, detail);
+        self.engine.options.hooks.tell("compacted", None, detail);
         for reason in report.skipped.iter().filter(|reason| !reason.ends_with(": unchanged")) {
-            self.lifecycle.note(&format!("background compaction skipped {reason}"));
+            self.engine.lifecycle.note(&format!("background compaction skipped {reason}"));
         }
         Ok(())
     }

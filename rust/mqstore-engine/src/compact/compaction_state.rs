@@ -10,12 +10,19 @@ use std::time::Duration;
 use mqstore_io::sync::{JoinHandle, Mutex};
 
 use mqstore_base::error::StoreError;
-use mqstore_compaction::{CompactionAppender, JobControl};
+use mqstore_base::store_files::StoreFiles;
+use mqstore_compaction::{CompactionAppender, JobControl, ReplacedFiles};
 
-use crate::lone_job::LoneJob;
+use crate::engine::Engine;
+use crate::engine::lone_job::LoneJob;
 
-/// See the header of this module.
-pub(crate) struct CompactionState {
+/// Starts a thread that removes the files that a compaction replaced; `None` if the system cannot start one.
+pub(crate) type StartRemoval = fn(&StoreFiles, ReplacedFiles) -> Option<JoinHandle<()>>;
+
+/// The compactions of an open store.
+pub(crate) struct Compactions {
+    pub(super) engine: Arc<Engine>,
+    pub(super) start_removal: StartRemoval,
     job: LoneJob,
     removal: Mutex<Option<JoinHandle<()>>>,
     /// The time of the next background check; `None` before the first one.
@@ -26,10 +33,16 @@ pub(crate) struct CompactionState {
     copied_to: AtomicU64,
 }
 
-impl CompactionState {
-    /// Returns the state of a store in which no compaction runs.
-    pub(crate) fn new(appender: CompactionAppender) -> Self {
+impl Compactions {
+    /// Returns the compactions of `engine`; none runs.
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        appender: CompactionAppender,
+        start_removal: StartRemoval,
+    ) -> Self {
         Self {
+            engine: Arc::clone(engine),
+            start_removal,
             job: LoneJob::new("compaction"),
             removal: Mutex::default(),
             next_look: Mutex::default(),

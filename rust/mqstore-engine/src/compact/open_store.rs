@@ -7,38 +7,15 @@
 
 use std::sync::Arc;
 
-use crate::Store;
+use super::compaction_state::Compactions;
 use crate::read::view::View;
-use crate::store::services;
-use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{
     CompactionOptions, CompactionReport, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES, JobControl,
     OpenStore, PlannedJob, ReplacedFiles, StoreLockHeld, plan, publish, rehearse, run_all,
 };
 
-impl Store {
-    /// Keeps the newest message of each key of `topics` (`None`: all compaction topics) in RocketMQ's compaction
-    /// folders, on at most `threads` threads; see [`mqstore_compaction`].
-    ///
-    /// # Errors
-    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] while another compaction runs; [`StoreError::TopicNotFound`];
-    /// [`StoreError::InvalidOption`] for a topic that is no compaction topic; [`StoreError::Closed`] if `control` ends
-    /// the compaction or the store is closed; errors of the system. After an error every queue is unchanged. Only if
-    /// the very last step failed, every queue is compacted.
-    pub fn compact(
-        &self,
-        topics: Option<&[String]>,
-        options: &CompactionOptions,
-        threads: usize,
-        control: &Arc<JobControl>,
-    ) -> Result<CompactionReport, StoreError> {
-        let writer = self.writer("compact")?;
-        writer.with_compaction_lock(control, || writer.compact(topics, options, threads, control))
-    }
-}
-
-impl Writer {
+impl Compactions {
     /// Runs `work`, which changes compaction files, unless other such work runs; a close ends it.
     pub(crate) fn with_compaction_lock<T>(
         &self,
@@ -46,7 +23,7 @@ impl Writer {
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         // A close either finds the control, or was earlier and fails the check.
-        self.compaction.run_alone(control, || self.check().and_then(|()| work()))
+        self.run_alone(control, || self.engine.check().and_then(|()| work()))
     }
 
     pub(crate) fn compact(
@@ -56,18 +33,22 @@ impl Writer {
         threads: usize,
         control: &Arc<JobControl>,
     ) -> Result<CompactionReport, StoreError> {
-        self.topics.store()?;
-        let catch_up = || self.catch_up();
+        self.engine.topics.store()?;
+        let catch_up = || self.engine.catch_up();
         let flush = || self.flush_for_compaction();
-        let held =
-            StoreLockHeld::Open(OpenStore { queues: &self.queues, catch_up: &catch_up, flush: &flush });
+        let held = StoreLockHeld::Open(OpenStore {
+            queues: &self.engine.queues,
+            catch_up: &catch_up,
+            flush: &flush,
+        });
         let options = &self.with_own_lengths(options);
-        let PlannedJob { plan, job } = plan(&self.files, &held, topics, options)?;
-        let (job, results) = run_all(&self.files, Some(&self.log), job, &plan.tasks, threads, control)?;
+        let PlannedJob { plan, job } = plan(&self.engine.files, &held, topics, options)?;
+        let (job, results) =
+            run_all(&self.engine.files, Some(&self.engine.log), job, &plan.tasks, threads, control)?;
         if options.dry_run {
-            return rehearse(&self.files, job, &plan, &results);
+            return rehearse(&self.engine.files, job, &plan, &results);
         }
-        let done = publish(&self.files, &held, job, &plan, &results)?;
+        let done = publish(&self.engine.files, &held, job, &plan, &results)?;
         done.replaced.map_or(Ok(()), |replaced| self.remove_replaced(replaced))?;
         Ok(done.report)
     }
@@ -75,17 +56,17 @@ impl Writer {
     /// Makes the log durable; returns its durable offset. A compacted record must not outlive its original after a crash.
     /// For records that are not in the file yet, only the log's own sync guarantees that.
     pub(super) fn flush_for_compaction(&self) -> Result<u64, StoreError> {
-        self.flusher.flush_all(false)?;
-        Ok(self.log.durable())
+        self.engine.flusher.flush_all(false)?;
+        Ok(self.engine.log.durable())
     }
 
     /// Removes the files that a compaction replaced, in a thread if threads are allowed.
     fn remove_replaced(&self, replaced: ReplacedFiles) -> Result<(), StoreError> {
-        if !self.files.vfs.environment().threads {
-            return replaced.sweep(&self.files);
+        if !self.engine.files.vfs.environment().threads {
+            return replaced.sweep(&self.engine.files);
         }
-        self.compaction.wait_for_removal();
-        self.compaction.set_removal(services::remove_replaced(&self.files, replaced));
+        self.wait_for_removal();
+        self.set_removal((self.start_removal)(&self.engine.files, replaced));
         Ok(())
     }
 
@@ -93,10 +74,10 @@ impl Writer {
     pub(crate) fn with_own_lengths(&self, options: &CompactionOptions) -> CompactionOptions {
         let mut options = options.clone();
         if options.log_file_bytes == DEFAULT_LOG_FILE_BYTES {
-            options.log_file_bytes = self.options.compaction_log_file_bytes;
+            options.log_file_bytes = self.engine.options.compaction_log_file_bytes;
         }
         if options.queue_file_bytes == DEFAULT_QUEUE_FILE_BYTES {
-            options.queue_file_bytes = self.options.compaction_queue_file_bytes;
+            options.queue_file_bytes = self.engine.options.compaction_queue_file_bytes;
         }
         options
     }

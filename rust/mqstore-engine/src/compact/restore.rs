@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use mqstore_format::RecordView;
 
-use crate::Store;
+use super::compaction_state::Compactions;
+use crate::read::query::read;
 use crate::read::view::View;
-use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
-use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{
     CompactionOptions, JobControl, OpenStore, RestoreReport, RestoreRun, RestoreSource, StoreLockHeld,
     compacted_end, restore,
@@ -22,68 +21,46 @@ use mqstore_compaction::{
 /// Number of messages that one step reads.
 const BATCH: usize = 256;
 
-impl Store {
-    /// Restores compaction files that are lost or end before the commit log begins: copies the messages that the commit
-    /// log no longer has from `source`, then compacts them together with the commit log. `topics` of `None` means all
-    /// compaction topics. The next call continues one that was stopped.
-    ///
-    /// # Errors
-    /// Those of [`Self::compact`]; [`StoreError::InvalidOption`] if `source` is this store; errors of reading the
-    /// source, including its damage. After an error every queue is unchanged.
-    pub fn restore_compaction(
+impl Compactions {
+    /// See [`crate::Store::restore_compaction`].
+    pub(crate) fn restore(
         &self,
-        source: &Self,
+        source: &Arc<dyn View>,
         topics: Option<&[String]>,
         options: &CompactionOptions,
         threads: usize,
         control: &Arc<JobControl>,
     ) -> Result<RestoreReport, StoreError> {
-        let writer = self.writer("restore a compaction")?;
-        let options = &writer.with_own_lengths(options);
-        let run = RestoreRun { topics, options, threads, control, log: Some(&writer.log) };
-        writer.with_compaction_lock(control, || writer.restore(source, &run))
+        let options = &self.with_own_lengths(options);
+        let run = RestoreRun { topics, options, threads, control, log: Some(&self.engine.log) };
+        self.with_compaction_lock(control, || self.restore_alone(source, &run))
     }
-}
 
-/// Like [`Store::restore_compaction`], for a directory that no process has open.
-///
-/// # Errors
-/// Like there; [`StoreError::Locked`] while a process has the store open for writing.
-pub fn restore_compaction(
-    files: &StoreFiles,
-    source: &Store,
-    topics: Option<&[String]>,
-    options: &CompactionOptions,
-    threads: usize,
-    control: &Arc<JobControl>,
-) -> Result<RestoreReport, StoreError> {
-    restore(
-        files,
-        &StoreLockHeld::take(files)?,
-        &SourceStore { store: source },
-        &RestoreRun { topics, options, threads, control, log: None },
-    )
-}
-
-impl Writer {
-    fn restore(&self, source: &Store, run: &RestoreRun<'_>) -> Result<RestoreReport, StoreError> {
-        self.topics.store()?;
-        let catch_up = || self.catch_up();
+    fn restore_alone(
+        &self,
+        source: &Arc<dyn View>,
+        run: &RestoreRun<'_>,
+    ) -> Result<RestoreReport, StoreError> {
+        self.engine.topics.store()?;
+        let catch_up = || self.engine.catch_up();
         let flush = || self.flush_for_compaction();
-        let held =
-            StoreLockHeld::Open(OpenStore { queues: &self.queues, catch_up: &catch_up, flush: &flush });
-        restore(&self.files, &held, &SourceStore { store: source }, run)
+        let held = StoreLockHeld::Open(OpenStore {
+            queues: &self.engine.queues,
+            catch_up: &catch_up,
+            flush: &flush,
+        });
+        restore(&self.engine.files, &held, &SourceStore { view: source }, run)
     }
 }
 
 /// The store from which messages are copied.
-struct SourceStore<'a> {
-    store: &'a Store,
+pub(crate) struct SourceStore<'a> {
+    pub(crate) view: &'a Arc<dyn View>,
 }
 
 impl RestoreSource for SourceStore<'_> {
     fn root(&self) -> &Path {
-        self.store.path()
+        &self.view.files().root
     }
 
     fn generation(
@@ -92,8 +69,8 @@ impl RestoreSource for SourceStore<'_> {
         queue_id: i32,
         until: i64,
     ) -> Result<Result<String, String>, StoreError> {
-        self.store.check()?;
-        let view = self.store.view();
+        let view = self.view;
+        view.check()?;
         view.catch_up()?;
         let at = self.root().display();
         let Some((first, max)) = view.bounds(topic, queue_id)? else {
@@ -116,8 +93,8 @@ impl RestoreSource for SourceStore<'_> {
         queue_id: i32,
         offset: i64,
     ) -> Result<Option<StoredRecord>, StoreError> {
-        let read = self.store.read(topic, queue_id, Some(offset), Some(offset.saturating_add(1)), None);
-        let mut cursor = match read {
+        let found = read(self.view, topic, queue_id, Some(offset), Some(offset.saturating_add(1)), None);
+        let mut cursor = match found {
             Err(StoreError::OffsetOutOfRange { .. } | StoreError::TopicNotFound { .. }) => return Ok(None),
             cursor => cursor?,
         };
@@ -132,7 +109,7 @@ impl RestoreSource for SourceStore<'_> {
         until: i64,
         visit: &mut dyn FnMut(&RecordView<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let mut cursor = self.store.read(topic, queue_id, Some(from), Some(until), None)?;
+        let mut cursor = read(self.view, topic, queue_id, Some(from), Some(until), None)?;
         loop {
             let batch = cursor.next_batch(BATCH)?;
             if batch.is_empty() {
@@ -140,7 +117,7 @@ impl RestoreSource for SourceStore<'_> {
             }
             for record in &batch {
                 let view = record.view().map_err(|error| {
-                    StoreError::format(self.store.path(), record.commit_log_offset, &error)
+                    StoreError::format(&self.view.files().root, record.commit_log_offset, &error)
                 })?;
                 visit(&view)?;
             }

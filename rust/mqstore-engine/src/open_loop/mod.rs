@@ -69,7 +69,7 @@ impl Store {
             ..NewMessage::default()
         };
         let before = self.stats()?.appended_bytes;
-        let tracer = Tracer::new(&**clock, &self.inner.files.work_times, request.slow, request.listed);
+        let tracer = Tracer::new(&**clock, &self.files().work_times, request.slow, request.listed);
         let mut trace = at_rate(&**clock, request, tracer, check, |_| self.append(&message).map(drop))?;
         trace.bytes = self.stats()?.appended_bytes - before;
         Ok(trace)

@@ -139,7 +139,7 @@ impl QueueCursor {
     }
 
     /// Whether the cursor began with compacted records. Their log offsets are positions in other files than the log.
-    pub(super) fn has_compacted(&self) -> bool {
+    pub(crate) fn has_compacted(&self) -> bool {
         self.sparse
     }
 

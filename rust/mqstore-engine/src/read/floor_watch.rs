@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
+use super::query::read;
 use super::view::View;
-use crate::Store;
-use crate::store::OpenSide;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::topic_floors::FloorTable;
@@ -34,7 +33,7 @@ impl FloorWatch {
     }
 
     #[inline]
-    fn is_current(&self, view: &dyn View) -> bool {
+    pub(crate) fn is_current(&self, view: &dyn View) -> bool {
         view.floor_changes() == self.changes && !view.has_unread_floors()
     }
 
@@ -68,48 +67,31 @@ impl FloorChange {
     }
 }
 
-impl Store {
-    /// Begins to watch the floors. Call this before messages are read ahead.
-    pub fn watch_floors(&self) -> FloorWatch {
-        FloorWatch::new(&*self.view())
-    }
-
-    /// Whether no floor changed since `watch` began, or since the last [`Self::drop_hidden`] with it.
-    #[inline]
-    pub fn has_same_floors(&self, watch: &FloorWatch) -> bool {
-        match &self.inner.side {
-            OpenSide::Writer(writer, _) => watch.is_current(&**writer),
-            OpenSide::Reader(reader) => watch.is_current(&**reader),
+/// Removes the messages that are hidden by now from `ahead`, which were read before. With `topic`, they were read from
+/// its queues.
+///
+/// # Errors
+/// If a message of `topic` itself is hidden, the error of a read from its offset: it must not be skipped silently.
+pub(crate) fn drop_hidden(
+    view: &Arc<dyn View>,
+    watch: &mut FloorWatch,
+    topic: Option<&str>,
+    mut ahead: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
+) -> Result<(), StoreError> {
+    let Some(change) = watch.follow(&**view)? else { return Ok(()) };
+    let mut lost = None::<(i64, i32)>;
+    ahead(&mut |record| {
+        let is_hidden = change.hides(&**view, record);
+        if is_hidden && let Some(found) = record.view().ok().filter(|found| Some(found.topic) == topic) {
+            let place = (record.queue_offset, found.queue_id);
+            lost = Some(lost.map_or(place, |first| first.min(place)));
         }
-    }
-
-    /// Removes the messages that are hidden by now from `ahead`, which were read before. With `topic`, they were read from
-    /// its queues.
-    ///
-    /// # Errors
-    /// If a message of `topic` itself is hidden, the error of a read from its offset: it must not be skipped silently.
-    pub fn drop_hidden(
-        &self,
-        watch: &mut FloorWatch,
-        topic: Option<&str>,
-        mut ahead: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
-    ) -> Result<(), StoreError> {
-        let view = self.view();
-        let Some(change) = watch.follow(&*view)? else { return Ok(()) };
-        let mut lost = None::<(i64, i32)>;
-        ahead(&mut |record| {
-            let is_hidden = change.hides(&*view, record);
-            if is_hidden && let Some(found) = record.view().ok().filter(|found| Some(found.topic) == topic) {
-                let place = (record.queue_offset, found.queue_id);
-                lost = Some(lost.map_or(place, |first| first.min(place)));
-            }
-            !is_hidden
-        });
-        match (topic, lost) {
-            (Some(topic), Some((offset, queue_id))) => {
-                self.read(topic, queue_id, Some(offset), None, None).map(drop)
-            }
-            _ => Ok(()),
+        !is_hidden
+    });
+    match (topic, lost) {
+        (Some(topic), Some((offset, queue_id))) => {
+            read(view, topic, queue_id, Some(offset), None, None).map(drop)
         }
+        _ => Ok(()),
     }
 }

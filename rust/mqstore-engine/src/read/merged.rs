@@ -11,9 +11,8 @@ use std::sync::Arc;
 
 use super::cursor::{QueueCursor, RecordBatch};
 use super::floor_watch::FloorWatch;
-use super::query::{Boundary, no_queue};
+use super::query::{Boundary, no_queue, queue_cursor, time_offset};
 use super::view::View;
-use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::options::DamagePolicy;
@@ -116,7 +115,7 @@ impl MergedCursor {
     }
 
     /// Returns each queue with the minimum offset of its next record.
-    pub(super) fn positions(&self) -> impl Iterator<Item = (i32, i64)> {
+    pub(crate) fn positions(&self) -> impl Iterator<Item = (i32, i64)> {
         self.queues.iter().map(|queue| {
             let next = queue.record.as_ref().map(|record| record.queue_offset);
             (queue.cursor.queue_id(), next.unwrap_or_else(|| queue.cursor.position()))
@@ -219,69 +218,63 @@ impl MergedCursor {
     }
 }
 
-impl Store {
-    /// Returns a cursor on the messages of all queues of a topic, or of one of them, in order of their store time, then
-    /// of their log offset. It ends with the messages that exist at the call.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] if `start` is an offset below the minimum or above
-    /// the maximum of a queue.
-    pub fn read_topic(&self, read: &TopicRead<'_>) -> Result<MergedCursor, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let limit = view.catch_up()?;
-        let ids = match read.queue_id {
-            Some(id) => vec![id],
-            None => view.queue_ids(read.topic)?,
-        };
-        if ids.is_empty() {
-            return Err(no_queue(read.topic, None));
-        }
-        let cursors = ids.iter().map(|id| self.bounded_cursor((&view, limit), read, *id));
-        let cursors = cursors.collect::<Result<Vec<_>, _>>()?;
-        // The queues were opened one after the other, so a later one can have newer messages.
-        let limit_of_merge = (ids.len() > 1).then_some(limit);
-        Ok(MergedCursor::new((view, limit), MergeOrder::StoreTime, cursors, limit_of_merge))
+/// Returns a cursor on the messages of all queues of a topic, or of one of them, in order of their store time, then
+/// of their log offset. It ends with the messages that exist at the call.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] if `start` is an offset below the minimum or above
+/// the maximum of a queue.
+pub(crate) fn read_topic(view: &Arc<dyn View>, read: &TopicRead<'_>) -> Result<MergedCursor, StoreError> {
+    let limit = view.catch_up()?;
+    let ids = match read.queue_id {
+        Some(id) => vec![id],
+        None => view.queue_ids(read.topic)?,
+    };
+    if ids.is_empty() {
+        return Err(no_queue(read.topic, None));
     }
+    let cursors = ids.iter().map(|id| bounded_cursor((view, limit), read, *id));
+    let cursors = cursors.collect::<Result<Vec<_>, _>>()?;
+    // The queues were opened one after the other, so a later one can have newer messages.
+    let limit_of_merge = (ids.len() > 1).then_some(limit);
+    Ok(MergedCursor::new((Arc::clone(view), limit), MergeOrder::StoreTime, cursors, limit_of_merge))
+}
 
-    /// Returns a cursor on the part of a queue that `read` selects.
-    fn bounded_cursor(
-        &self,
-        (view, limit): (&Arc<dyn View>, u64),
-        read: &TopicRead<'_>,
-        queue_id: i32,
-    ) -> Result<QueueCursor, StoreError> {
-        let queue = (read.topic, queue_id);
-        let offset = |bound: ReadBound| match bound {
-            ReadBound::Offset(at) => Ok(at),
-            ReadBound::TimeMs(time_ms) => self.time_offset((view, limit), queue, time_ms, Boundary::Lower),
-        };
-        let end = read.end.map(offset).transpose()?;
-        let cursor = match read.start {
-            Some(time @ ReadBound::TimeMs(_)) => {
-                self.cursor_from((view, limit), queue, (offset(time)?, end), read.filter)?
-            }
-            start => {
-                let start = start.and_then(ReadBound::offset);
-                self.queue_cursor((view, limit), queue, (start, end), read.filter)?
-            }
-        };
-        Ok(cursor.on_damage(read.on_damage))
-    }
-
-    /// Returns a cursor from offset `start` on, or from the minimum if the messages before it were deleted meanwhile.
-    pub(super) fn cursor_from(
-        &self,
-        place: (&Arc<dyn View>, u64),
-        queue: (&str, i32),
-        (start, end): (i64, Option<i64>),
-        filter: Option<&MessageFilter>,
-    ) -> Result<QueueCursor, StoreError> {
-        match self.queue_cursor(place, queue, (Some(start), end), filter) {
-            Err(StoreError::OffsetOutOfRange { min_offset, .. }) if start < min_offset => {
-                self.queue_cursor(place, queue, (Some(min_offset), end), filter)
-            }
-            cursor => cursor,
+/// Returns a cursor on the part of a queue that `read` selects.
+fn bounded_cursor(
+    (view, limit): (&Arc<dyn View>, u64),
+    read: &TopicRead<'_>,
+    queue_id: i32,
+) -> Result<QueueCursor, StoreError> {
+    let queue = (read.topic, queue_id);
+    let offset = |bound: ReadBound| match bound {
+        ReadBound::Offset(at) => Ok(at),
+        ReadBound::TimeMs(time_ms) => time_offset((view, limit), queue, time_ms, Boundary::Lower),
+    };
+    let end = read.end.map(offset).transpose()?;
+    let cursor = match read.start {
+        Some(time @ ReadBound::TimeMs(_)) => {
+            cursor_from((view, limit), queue, (offset(time)?, end), read.filter)?
         }
+        start => {
+            let start = start.and_then(ReadBound::offset);
+            queue_cursor((view, limit), queue, (start, end), read.filter)?
+        }
+    };
+    Ok(cursor.on_damage(read.on_damage))
+}
+
+/// Returns a cursor from offset `start` on, or from the minimum if the messages before it were deleted meanwhile.
+pub(crate) fn cursor_from(
+    place: (&Arc<dyn View>, u64),
+    queue: (&str, i32),
+    (start, end): (i64, Option<i64>),
+    filter: Option<&MessageFilter>,
+) -> Result<QueueCursor, StoreError> {
+    match queue_cursor(place, queue, (Some(start), end), filter) {
+        Err(StoreError::OffsetOutOfRange { min_offset, .. }) if start < min_offset => {
+            queue_cursor(place, queue, (Some(min_offset), end), filter)
+        }
+        cursor => cursor,
     }
 }

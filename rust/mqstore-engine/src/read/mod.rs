@@ -1,17 +1,23 @@
 //! Reads: by queue, by topic, log offset, message id, key and time.
 //!
-//! `view::View` has the operations that reads need; the writer and the read-only `reader::Reader` implement it.
+//! [`view::View`] is the source of the messages: the engine of a store open for writing (`engine_view`), or the read-only
+//! [`reader::Reader`]. Functions that read take a view, so a third source needs no other code. The engine's view also
+//! dispatches (`engine_view`) and keeps the waits for messages (`wait`).
 
 pub(crate) mod cursor;
+pub(crate) mod engine_view;
 pub(crate) mod floor_watch;
-pub(crate) mod follower;
-pub(crate) mod live_reader;
+pub(crate) mod group_offsets;
+pub(crate) mod levels;
 pub(crate) mod merged;
 pub(crate) mod pop_checkpoints;
 pub(crate) mod query;
 pub(crate) mod random_read;
 pub(crate) mod reader;
+pub(crate) mod segment_times;
 pub(crate) mod table;
 pub(crate) mod tail;
 pub(crate) mod text_map;
+pub(crate) mod units;
 pub(crate) mod view;
+pub(crate) mod wait;

@@ -18,6 +18,7 @@
 //! Source: `PopReviveService#consumeReviveMessage`, `#mergeAndRevive`, `TimerMessageStore`, `TimerCheckpoint`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use mqstore_format::RecordView;
 use mqstore_format::delays::timer::{TIMER_TOPIC, TimerCheckpoint};
@@ -28,12 +29,12 @@ use mqstore_format::json::{
 use mqstore_format::names::TIMERCHECK_FILE;
 use mqstore_format::properties::{REAL_TOPIC, TIMER_OUT_MS};
 
-use crate::store::OpenSide;
-use crate::{Boundary, Store};
+use super::query::{Boundary, offset_for_time, read, readable_bounds};
+use super::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_meta::{GroupPosition, MetaState, read_state};
+use mqstore_meta::{GroupPosition, MetaLog, MetaState, read_state};
 
 /// Maximum time that a timer message waits in the wheel. Source: `TimerMessageStore#TIMER_WHEEL_TTL_DAY`.
 const WHEEL_MS: i64 = 7 * 86_400_000;
@@ -77,52 +78,48 @@ pub struct PoppedMessage {
     pub until_ms: i64,
 }
 
-impl Store {
-    /// Returns the messages that a broker has leased and that are not acknowledged, unless a group of this store has
-    /// taken them over.
-    ///
-    /// # Errors
-    /// Errors of reading the two topics.
-    pub fn popped(&self) -> Result<PopState, StoreError> {
-        self.check()?;
-        let files = &self.inner.files;
-        let mut popped = PopState::default();
-        if files.vfs.stat(&files.root.join(KEY_VALUE_FOLDER)).is_ok() {
-            let note = "kvStore: a broker stored its leases in RocksDB, which mqstore cannot read: messages without \
-                        acknowledgement count as consumed";
-            popped.notes.push(note.to_owned());
-        }
-        let topics: Vec<String> =
-            self.topics()?.into_iter().filter(|topic| topic.starts_with(REVIVE_TOPIC_PREFIX)).collect();
-        if topics.is_empty() {
-            return Ok(popped);
-        }
-        let known = match &self.inner.side {
-            OpenSide::Writer(writer, _) => KnownPositions::Live(&writer.meta),
-            OpenSide::Reader(_) => KnownPositions::Read(Box::new(read_state(files, &mut popped.notes)?)),
-        };
-        let mut out = Out { read_ms: timer_read_ms(files), ..Out::default() };
-        for topic in &topics {
-            for queue_id in self.queue_ids(topic)? {
-                let dealt_with = known.standing(REVIVE_GROUP, topic, queue_id).offset;
-                out.read_revived(self, topic, queue_id, dealt_with.unwrap_or(-1))?;
-            }
-        }
-        out.read_timed(self)?;
-        if out.unread > 0 {
-            let count = out.unread;
-            popped
-                .notes
-                .push(format!("{count} records about leases of a broker do not decode and are ignored"));
-        }
-        popped.queues = out.into_queues(&known);
-        for queue in &mut popped.queues {
-            let (min, max) = self.view().bounds(&queue.topic, queue.queue_id)?.unwrap_or((0, 0));
-            queue.messages.retain(|message| (min..max).contains(&message.queue_offset));
-        }
-        popped.queues.retain(|queue| !queue.messages.is_empty());
-        Ok(popped)
+/// Returns the messages that a broker has leased and that are not acknowledged, unless a group of this store has
+/// taken them over.
+///
+/// # Errors
+/// Errors of reading the two topics.
+pub(crate) fn popped(view: &Arc<dyn View>, meta: Option<&MetaLog>) -> Result<PopState, StoreError> {
+    let files = view.files();
+    let mut popped = PopState::default();
+    if files.vfs.stat(&files.root.join(KEY_VALUE_FOLDER)).is_ok() {
+        let note = "kvStore: a broker stored its leases in RocksDB, which mqstore cannot read: messages without \
+                    acknowledgement count as consumed";
+        popped.notes.push(note.to_owned());
     }
+    view.catch_up()?;
+    let topics: Vec<String> =
+        view.topics()?.into_iter().filter(|topic| topic.starts_with(REVIVE_TOPIC_PREFIX)).collect();
+    if topics.is_empty() {
+        return Ok(popped);
+    }
+    let known = match meta {
+        Some(meta) => KnownPositions::Live(meta),
+        None => KnownPositions::Read(Box::new(read_state(files, &mut popped.notes)?)),
+    };
+    let mut out = Out { read_ms: timer_read_ms(files), ..Out::default() };
+    for topic in &topics {
+        for queue_id in view.queue_ids(topic)? {
+            let dealt_with = known.standing(REVIVE_GROUP, topic, queue_id).offset;
+            out.read_revived(view, topic, queue_id, dealt_with.unwrap_or(-1))?;
+        }
+    }
+    out.read_timed(view)?;
+    if out.unread > 0 {
+        let count = out.unread;
+        popped.notes.push(format!("{count} records about leases of a broker do not decode and are ignored"));
+    }
+    popped.queues = out.into_queues(&known);
+    for queue in &mut popped.queues {
+        let (min, max) = view.bounds(&queue.topic, queue.queue_id)?.unwrap_or((0, 0));
+        queue.messages.retain(|message| (min..max).contains(&message.queue_offset));
+    }
+    popped.queues.retain(|queue| !queue.messages.is_empty());
+    Ok(popped)
 }
 
 /// Returns the time up to which the timer has delivered its messages; 0 if it is not known.
@@ -198,16 +195,16 @@ impl Out {
     /// it, which the timer has delivered but which are not yet in the timer's file.
     fn read_revived(
         &mut self,
-        store: &Store,
+        view: &Arc<dyn View>,
         topic: &str,
         queue_id: i32,
         dealt_with: i64,
     ) -> Result<(), StoreError> {
-        let (min, max) = store.bounds(topic, queue_id)?;
-        let lately = store.offset_for_time(topic, queue_id, self.read_ms, Boundary::Lower)?;
+        let (min, max) = readable_bounds(view, topic, queue_id)?;
+        let lately = offset_for_time(view, topic, queue_id, self.read_ms, Boundary::Lower)?;
         let start = dealt_with.saturating_add(1).min(lately).clamp(min, max);
         for_each_record(
-            store,
+            view,
             topic,
             queue_id,
             start,
@@ -230,17 +227,17 @@ impl Out {
     }
 
     /// Reads the waiting records of the timer topic. Runs after the revive queues, so that delivered records are known.
-    fn read_timed(&mut self, store: &Store) -> Result<(), StoreError> {
-        let (min, max) = match store.bounds(TIMER_TOPIC, 0) {
+    fn read_timed(&mut self, view: &Arc<dyn View>) -> Result<(), StoreError> {
+        let (min, max) = match readable_bounds(view, TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(()),
             bounds => bounds?,
         };
         let since_ms = self.read_ms.saturating_sub(WHEEL_MS);
-        let start = store.offset_for_time(TIMER_TOPIC, 0, since_ms, Boundary::Lower)?.clamp(min, max);
+        let start = offset_for_time(view, TIMER_TOPIC, 0, since_ms, Boundary::Lower)?.clamp(min, max);
         // An acknowledgement comes after its checkpoint.
         let mut pops: HashSet<Pop> = self.checkpoints.keys().map(|key| key.pop.clone()).collect();
         for_each_record(
-            store,
+            view,
             TIMER_TOPIC,
             0,
             start,
@@ -327,7 +324,7 @@ fn written(checkpoint: PopCheckpoint, log_offset: u64) -> (WrittenCheckpoint, Ha
 
 /// Calls `look` for every record of a queue from `start` on that has a tag of pop records.
 fn for_each_record(
-    store: &Store,
+    view: &Arc<dyn View>,
     topic: &str,
     queue_id: i32,
     start: i64,
@@ -336,7 +333,7 @@ fn for_each_record(
 ) -> Result<(), StoreError> {
     let tags = format!("{CHECKPOINT_TAG} || {ACK_TAG} || {BATCH_ACK_TAG}");
     let filter = MessageFilter::tags(&tags)?;
-    let mut cursor = store.read(topic, queue_id, Some(start), None, filter.as_ref())?;
+    let mut cursor = read(view, topic, queue_id, Some(start), None, filter.as_ref())?;
     loop {
         let records = cursor.next_batch(AT_ONCE)?;
         if records.is_empty() {

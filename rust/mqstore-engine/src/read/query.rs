@@ -7,10 +7,9 @@ use mqstore_format::topic::{DLQ_TOPIC_PREFIX, HALF_TOPIC, RETRY_TOPIC_PREFIX, is
 use mqstore_format::{CqUnit, RecordView, SCHEDULE_TOPIC, index_key_hash, parse_offset_message_id};
 
 use super::cursor::{
-    KeyQuery, LogCursor, LookupCursor, NextRecord, QueueCursor, is_hidden, next_record, place, skip_damage,
+    KeyQuery, LookupCursor, NextRecord, QueueCursor, is_hidden, next_record, place, skip_damage,
 };
 use super::view::View;
-use crate::{QueueInfo, Store};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_compaction::CompactedQueue;
@@ -25,362 +24,331 @@ pub enum Boundary {
     Upper,
 }
 
-impl Store {
-    /// Returns the names of all topics, sorted.
-    pub fn topics(&self) -> Result<Vec<String>, StoreError> {
-        self.check()?;
-        let view = self.view();
-        view.catch_up()?;
-        view.topics()
-    }
+/// One queue of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueInfo {
+    /// The queue.
+    pub queue_id: i32,
+    /// The smallest offset that can be read.
+    pub min_offset: i64,
+    /// One more than the largest offset that can be read.
+    pub max_offset: i64,
+    /// Store time of the first message, in epoch milliseconds.
+    pub min_store_timestamp_ms: Option<i64>,
+    /// Store time of the last message, in epoch milliseconds.
+    pub max_store_timestamp_ms: Option<i64>,
+}
 
-    /// Returns the queues of `topic` with their bounds.
-    pub fn queues(&self, topic: &str) -> Result<Vec<QueueInfo>, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let limit = view.catch_up()?;
-        let ids = view.queue_ids(topic)?;
-        if ids.is_empty() {
-            return Err(no_queue(topic, None));
-        }
-        let mut infos = Vec::with_capacity(ids.len());
-        for queue_id in ids {
-            let (first, max_offset) = view.bounds(topic, queue_id)?.unwrap_or((0, 0));
-            let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
-            let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
-            let mut times = TimeSearch::new(&*view, topic, queue_id, limit).with_compacted(compacted);
-            infos.push(QueueInfo {
-                queue_id,
-                min_offset,
-                max_offset,
-                min_store_timestamp_ms: times.at_or_after(min_offset)?.map(|(_, time)| time),
-                max_store_timestamp_ms: times.last(min_offset, max_offset)?,
-            });
-        }
-        Ok(infos)
+/// Returns the queues of `topic` with their bounds.
+pub(crate) fn queues(view: &Arc<dyn View>, topic: &str) -> Result<Vec<QueueInfo>, StoreError> {
+    let limit = view.catch_up()?;
+    let ids = view.queue_ids(topic)?;
+    if ids.is_empty() {
+        return Err(no_queue(topic, None));
     }
-
-    /// Applies everything appended so far. Functions that do not do this themselves see it afterwards.
-    pub fn catch_up(&self) -> Result<(), StoreError> {
-        self.check()?;
-        self.view().catch_up().map(drop)
-    }
-
-    /// Returns the ids of the queues of `topic`, sorted; none if the topic does not exist. Reads only memory. In the
-    /// writing process, a queue is listed before its first message; in another process, once [`Self::catch_up`] has
-    /// passed that message.
-    pub fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
-        self.check()?;
-        self.view().queue_ids(topic)
-    }
-
-    /// Returns the smallest offset of a queue that can be read, and one more than the largest.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`].
-    pub fn bounds(&self, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
-        self.check()?;
-        let view = self.view();
-        view.catch_up()?;
-        let (first, max_offset) = bounds(&view, topic, queue_id)?;
-        let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
-        Ok((compacted.as_ref().map_or(first, CompactedQueue::min_offset), max_offset))
-    }
-
-    /// Returns a cursor on the messages of a queue from `start` (default: the minimum) up to `end` (exclusive; default:
-    /// the current maximum) that match `filter`. In a compacted queue, `start` can be any offset up to the maximum: if
-    /// that message was dropped, the read starts at the next one.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] if `start` is below the minimum or above the
-    /// maximum.
-    pub fn read(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        start: Option<i64>,
-        end: Option<i64>,
-        filter: Option<&MessageFilter>,
-    ) -> Result<QueueCursor, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let limit = view.catch_up()?;
-        self.queue_cursor((&view, limit), (topic, queue_id), (start, end), filter)
-    }
-
-    /// Like [`Self::read`], with a view that has caught up to log offset `limit`.
-    pub(super) fn queue_cursor(
-        &self,
-        (view, limit): (&Arc<dyn View>, u64),
-        (topic, queue_id): (&str, i32),
-        (start, end): (Option<i64>, Option<i64>),
-        filter: Option<&MessageFilter>,
-    ) -> Result<QueueCursor, StoreError> {
-        let (first, max_offset) = bounds(view, topic, queue_id)?;
-        let compacted = self.compacted(&**view, topic, queue_id, (first, max_offset))?;
+    let mut infos = Vec::with_capacity(ids.len());
+    for queue_id in ids {
+        let (first, max_offset) = view.bounds(topic, queue_id)?.unwrap_or((0, 0));
+        let compacted = compacted(&**view, topic, queue_id, (first, max_offset))?;
         let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
-        let lowest = if compacted.is_some() { 0 } else { min_offset };
-        let first = start.unwrap_or(min_offset);
-        if first < lowest || first > max_offset {
-            return Err(StoreError::OffsetOutOfRange {
-                topic: topic.to_owned(),
-                queue_id,
-                offset: first,
-                min_offset,
-                max_offset,
-            });
-        }
-        let first = view.start_of(topic, queue_id, first)?;
-        let to_newest = end.is_none();
-        let end = end.unwrap_or(max_offset).min(max_offset);
-        let view = Arc::clone(view);
-        let cursor = QueueCursor::new(view, topic, queue_id, (first, end), filter.cloned(), limit);
-        Ok(match &compacted {
-            Some(compacted) => cursor.with_compacted(compacted, to_newest),
-            None => cursor,
-        })
+        let mut times = TimeSearch::new(&**view, topic, queue_id, limit).with_compacted(compacted);
+        infos.push(QueueInfo {
+            queue_id,
+            min_offset,
+            max_offset,
+            min_store_timestamp_ms: times.at_or_after(min_offset)?.map(|(_, time)| time),
+            max_store_timestamp_ms: times.last(min_offset, max_offset)?,
+        });
     }
+    Ok(infos)
+}
 
-    /// Returns the queue offset below which [`Store::read`] uses the compaction files of a queue, and from which it
-    /// uses the commit log; `None` if the queue has no compaction files.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`]; I/O errors; damaged compaction files.
-    pub fn compacted_end(&self, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
-        self.check()?;
-        let view = self.view();
-        view.catch_up()?;
-        let bounds = bounds(&view, topic, queue_id)?;
-        Ok(self.compacted(&*view, topic, queue_id, bounds)?.map(|queue| queue.max_offset()))
+/// Returns the smallest offset of a queue that can be read, and one more than the largest.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`].
+pub(crate) fn readable_bounds(
+    view: &Arc<dyn View>,
+    topic: &str,
+    queue_id: i32,
+) -> Result<(i64, i64), StoreError> {
+    view.catch_up()?;
+    let (first, max_offset) = bounds(view, topic, queue_id)?;
+    let compacted = compacted(&**view, topic, queue_id, (first, max_offset))?;
+    Ok((compacted.as_ref().map_or(first, CompactedQueue::min_offset), max_offset))
+}
+
+/// Returns a cursor on the messages of a queue from `start` (default: the minimum) up to `end` (exclusive; default:
+/// the current maximum) that match `filter`. In a compacted queue, `start` can be any offset up to the maximum: if
+/// that message was dropped, the read starts at the next one.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] if `start` is below the minimum or above the
+/// maximum.
+pub(crate) fn read(
+    view: &Arc<dyn View>,
+    topic: &str,
+    queue_id: i32,
+    start: Option<i64>,
+    end: Option<i64>,
+    filter: Option<&MessageFilter>,
+) -> Result<QueueCursor, StoreError> {
+    let limit = view.catch_up()?;
+    queue_cursor((view, limit), (topic, queue_id), (start, end), filter)
+}
+
+/// Like [`read`], with a view that has caught up to log offset `limit`.
+pub(crate) fn queue_cursor(
+    (view, limit): (&Arc<dyn View>, u64),
+    (topic, queue_id): (&str, i32),
+    (start, end): (Option<i64>, Option<i64>),
+    filter: Option<&MessageFilter>,
+) -> Result<QueueCursor, StoreError> {
+    let (first, max_offset) = bounds(view, topic, queue_id)?;
+    let compacted = compacted(&**view, topic, queue_id, (first, max_offset))?;
+    let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
+    let lowest = if compacted.is_some() { 0 } else { min_offset };
+    let first = start.unwrap_or(min_offset);
+    if first < lowest || first > max_offset {
+        return Err(StoreError::OffsetOutOfRange {
+            topic: topic.to_owned(),
+            queue_id,
+            offset: first,
+            min_offset,
+            max_offset,
+        });
     }
+    let first = view.start_of(topic, queue_id, first)?;
+    let to_newest = end.is_none();
+    let end = end.unwrap_or(max_offset).min(max_offset);
+    let view = Arc::clone(view);
+    let cursor = QueueCursor::new(view, topic, queue_id, (first, end), filter.cloned(), limit);
+    Ok(match &compacted {
+        Some(compacted) => cursor.with_compacted(compacted, to_newest),
+        None => cursor,
+    })
+}
 
-    /// Returns the compaction files of a queue with these bounds, for compaction topics.
-    pub(super) fn compacted(
-        &self,
-        view: &dyn View,
-        topic: &str,
-        queue_id: i32,
-        bounds: (i64, i64),
-    ) -> Result<Option<CompactedQueue>, StoreError> {
-        if !view.keeps_newest(topic) {
-            return Ok(None);
-        }
-        match CompactedQueue::open(view.files(), topic, queue_id)? {
-            // A stop left the files of a topic that was deleted since.
-            Some(queue) if queue.max_offset() <= view.floors().first_offset(topic, queue_id) => Ok(None),
-            Some(queue) => queue.without_copies(&self.inner.manifests, bounds),
-            None => Ok(None),
-        }
+/// Returns the queue offset below which [`read`] uses the compaction files of a queue, and from which it
+/// uses the commit log; `None` if the queue has no compaction files.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`]; I/O errors; damaged compaction files.
+pub(crate) fn compacted_end(
+    view: &Arc<dyn View>,
+    topic: &str,
+    queue_id: i32,
+) -> Result<Option<i64>, StoreError> {
+    view.catch_up()?;
+    let bounds = bounds(view, topic, queue_id)?;
+    Ok(compacted(&**view, topic, queue_id, bounds)?.map(|queue| queue.max_offset()))
+}
+
+/// Returns the compaction files of a queue with these bounds, for compaction topics.
+pub(crate) fn compacted(
+    view: &dyn View,
+    topic: &str,
+    queue_id: i32,
+    bounds: (i64, i64),
+) -> Result<Option<CompactedQueue>, StoreError> {
+    if !view.keeps_newest(topic) {
+        return Ok(None);
     }
-
-    /// Returns a cursor on every record of the log from `start` (default: its beginning) in log order; needs no queue.
-    pub fn scan_log(&self, start: Option<u64>) -> Result<LogCursor, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let limit = view.catch_up()?;
-        let first = start.unwrap_or_else(|| view.list().min_offset());
-        Ok(LogCursor::new(view, first, limit))
+    match CompactedQueue::open(view.files(), topic, queue_id)? {
+        // A stop left the files of a topic that was deleted since.
+        Some(queue) if queue.max_offset() <= view.floors().first_offset(topic, queue_id) => Ok(None),
+        Some(queue) => queue.without_copies(view.manifests(), bounds),
+        None => Ok(None),
     }
+}
 
-    /// Returns the record at a log offset.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] if no record starts there, if its topic was deleted since, or if the retention of the
-    /// topic hides it.
-    pub fn get_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
-        let record = self.any_record_at(commit_log_offset)?;
-        let view = self.view();
-        let floors = view.floors();
-        if let Ok(found) = record.view()
-            && (floors.hides(found.topic, commit_log_offset) || found.is_placeholder())
-        {
-            let reason = if found.is_placeholder() {
-                "the record was removed, and a placeholder is in its place"
-            } else if commit_log_offset < floors.deleted(found.topic) {
-                "the topic of the record was deleted"
-            } else {
-                "the retention of its topic hides the record"
-            };
-            return Err(StoreError::corrupt(
-                &view.files().commit_log(),
-                commit_log_offset,
-                reason.to_owned(),
-            ));
-        }
-        Ok(record)
-    }
-
-    /// Like [`Self::get_at`], also for records of deleted topics.
-    pub(crate) fn any_record_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let limit = view.catch_up()?;
-        let place = || view.files().commit_log();
-        if commit_log_offset >= limit {
-            let reason = format!("no record starts here; the log ends at {limit}");
-            return Err(StoreError::corrupt(&place(), commit_log_offset, reason));
-        }
-        let deleted = |min: u64| {
-            let reason =
-                format!("no record starts here; the log begins at {min}, and earlier segments were removed");
-            StoreError::corrupt(&place(), commit_log_offset, reason)
+/// Returns the record at a log offset.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if no record starts there, if its topic was deleted since, or if the retention of the
+/// topic hides it.
+pub(crate) fn get_at(view: &Arc<dyn View>, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
+    let record = any_record_at(view, commit_log_offset)?;
+    let floors = view.floors();
+    if let Ok(found) = record.view()
+        && (floors.hides(found.topic, commit_log_offset) || found.is_placeholder())
+    {
+        let reason = if found.is_placeholder() {
+            "the record was removed, and a placeholder is in its place"
+        } else if commit_log_offset < floors.deleted(found.topic) {
+            "the topic of the record was deleted"
+        } else {
+            "the retention of its topic hides the record"
         };
-        let list = view.list();
-        if commit_log_offset < list.min_offset() {
-            return Err(deleted(list.min_offset()));
+        return Err(StoreError::corrupt(&view.files().commit_log(), commit_log_offset, reason.to_owned()));
+    }
+    Ok(record)
+}
+
+/// Like [`get_at`], also for records of deleted topics.
+pub(crate) fn any_record_at(
+    view: &Arc<dyn View>,
+    commit_log_offset: u64,
+) -> Result<StoredRecord, StoreError> {
+    let limit = view.catch_up()?;
+    let place = || view.files().commit_log();
+    if commit_log_offset >= limit {
+        let reason = format!("no record starts here; the log ends at {limit}");
+        return Err(StoreError::corrupt(&place(), commit_log_offset, reason));
+    }
+    let deleted = |min: u64| {
+        let reason =
+            format!("no record starts here; the log begins at {min}, and earlier segments were removed");
+        StoreError::corrupt(&place(), commit_log_offset, reason)
+    };
+    let list = view.list();
+    if commit_log_offset < list.min_offset() {
+        return Err(deleted(list.min_offset()));
+    }
+    let mut reader = RecordReader::new(view.log(), list, limit);
+    let bytes = match reader.record_at(view.files(), commit_log_offset) {
+        Err(error) if error.is_gone() => {
+            view.catch_up()?;
+            let min = view.list().min_offset();
+            return Err(if commit_log_offset < min { deleted(min) } else { error });
         }
-        let mut reader = RecordReader::new(view.log(), list, limit);
-        let bytes = match reader.record_at(view.files(), commit_log_offset) {
-            Err(error) if error.is_gone() => {
-                view.catch_up()?;
-                let min = view.list().min_offset();
-                return Err(if commit_log_offset < min { deleted(min) } else { error });
+        read => read?,
+    };
+    StoredRecord::new(bytes, commit_log_offset, None)
+        .map_err(|error| StoreError::format(&place(), commit_log_offset, &error))
+}
+
+/// Returns the record with an offset message id or a unique key; `None` if there is none. Of several records with the
+/// unique key, returns the message that consumers get, else a dead letter or retry, else the newest record in which a
+/// message waits or waited.
+pub(crate) fn get(view: &Arc<dyn View>, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+    if let Ok((host, offset)) = parse_offset_message_id(id) {
+        let record = u64::try_from(offset).ok().and_then(|offset| get_at(view, offset).ok());
+        let own = |record: &StoredRecord| record.view().is_ok_and(|view| view.store_host == host);
+        if let Some(record) = record.filter(own) {
+            return Ok(Some(record));
+        }
+    }
+    get_by_unique_key(view, id)
+}
+
+fn get_by_unique_key(view: &Arc<dyn View>, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+    let limit = view.catch_up()?;
+    let (mut scan_from, floors) = (limit, view.floors());
+    let wanted = |record: &RecordView<'_>, offset: u64| {
+        record.unique_key() == Some(id) && !floors.hides(record.topic, offset)
+    };
+    let mut best = BestMatch::default();
+    let mut reader = RecordReader::new(view.log(), view.list(), limit);
+    for topic in view.topics()? {
+        let Some((offsets, complete_to)) = view.candidates(index_key_hash(&topic, id))? else {
+            scan_from = view.list().min_offset();
+            break;
+        };
+        scan_from = scan_from.min(complete_to);
+        for offset in offsets {
+            let Ok(bytes) = reader.record_at(view.files(), offset) else { continue };
+            let Ok(record) = StoredRecord::new(bytes, offset, None) else { continue };
+            if record.view().is_ok_and(|view| wanted(&view, offset)) && best.add(record) {
+                return Ok(best.into_record());
             }
-            read => read?,
-        };
-        StoredRecord::new(bytes, commit_log_offset, None)
-            .map_err(|error| StoreError::format(&place(), commit_log_offset, &error))
-    }
-
-    /// Returns the record with an offset message id or a unique key; `None` if there is none. Of several records with the
-    /// unique key, returns the message that consumers get, else a dead letter or retry, else the newest record in which a
-    /// message waits or waited.
-    pub fn get(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
-        self.check()?;
-        if let Ok((host, offset)) = parse_offset_message_id(id) {
-            let record = u64::try_from(offset).ok().and_then(|offset| self.get_at(offset).ok());
-            let own = |record: &StoredRecord| record.view().is_ok_and(|view| view.store_host == host);
-            if let Some(record) = record.filter(own) {
-                return Ok(Some(record));
-            }
         }
-        self.get_by_unique_key(id)
     }
-
-    fn get_by_unique_key(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
-        let view = self.view();
-        let limit = view.catch_up()?;
-        let (mut scan_from, floors) = (limit, view.floors());
-        let wanted = |record: &RecordView<'_>, offset: u64| {
-            record.unique_key() == Some(id) && !floors.hides(record.topic, offset)
-        };
-        let mut best = BestMatch::default();
-        let mut reader = RecordReader::new(view.log(), view.list(), limit);
-        for topic in view.topics()? {
-            let Some((offsets, complete_to)) = view.candidates(index_key_hash(&topic, id))? else {
-                scan_from = view.list().min_offset();
-                break;
-            };
-            scan_from = scan_from.min(complete_to);
-            for offset in offsets {
-                let Ok(bytes) = reader.record_at(view.files(), offset) else { continue };
-                let Ok(record) = StoredRecord::new(bytes, offset, None) else { continue };
-                if record.view().is_ok_and(|view| wanted(&view, offset)) && best.add(record) {
+    let mut scanner = LogScanner::new(view.list(), scan_from, limit, ScanChecks { crc: true });
+    loop {
+        match next_record(&**view, &mut scanner, limit, wanted)? {
+            NextRecord::Record(offset, bytes) => {
+                let record = StoredRecord::new(bytes, offset, None)
+                    .map_err(|error| StoreError::format(&view.files().commit_log(), offset, &error))?;
+                if best.add(record) {
                     return Ok(best.into_record());
                 }
             }
-        }
-        let mut scanner = LogScanner::new(view.list(), scan_from, limit, ScanChecks { crc: true });
-        loop {
-            match next_record(&*view, &mut scanner, limit, wanted)? {
-                NextRecord::Record(offset, bytes) => {
-                    let record = StoredRecord::new(bytes, offset, None)
-                        .map_err(|error| StoreError::format(&view.files().commit_log(), offset, &error))?;
-                    if best.add(record) {
-                        return Ok(best.into_record());
-                    }
-                }
-                NextRecord::Deleted(_) => {}
-                NextRecord::Damaged(damage) => drop(skip_damage(&mut scanner, &damage)?),
-                NextRecord::End => return Ok(best.into_record()),
-            }
+            NextRecord::Deleted(_) => {}
+            NextRecord::Damaged(damage) => drop(skip_damage(&mut scanner, &damage)?),
+            NextRecord::End => return Ok(best.into_record()),
         }
     }
+}
 
-    /// Returns a cursor on the messages of `topic` that have `key` as one of their keys or as their unique key, oldest
-    /// first, stored in `start_ms..=end_ms`, at most `limit`.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`].
-    pub fn lookup(
-        &self,
-        topic: &str,
-        key: &str,
-        start_ms: Option<i64>,
-        end_ms: Option<i64>,
-        limit: Option<usize>,
-    ) -> Result<LookupCursor, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let end = view.catch_up()?;
-        let (offsets, scan_from) = match view.candidates(index_key_hash(topic, key))? {
-            Some((offsets, complete_to)) => (offsets, complete_to),
-            None => (Vec::new(), view.list().min_offset()),
-        };
-        let floor = view.floors().log_offset(topic);
-        // A topic with hits exists, unless it was deleted.
-        if (offsets.is_empty() || floor > 0) && view.queue_ids(topic)?.is_empty() {
-            return Err(no_queue(topic, None));
-        }
-        let scanner =
-            (scan_from < end).then(|| LogScanner::new(view.list(), scan_from, end, ScanChecks { crc: true }));
-        Ok(LookupCursor {
-            reader: RecordReader::new(view.log(), view.list(), end),
-            view,
-            wanted: KeyQuery {
-                topic: topic.to_owned(),
-                key: key.to_owned(),
-                floor,
-                start_ms: start_ms.unwrap_or(i64::MIN),
-                end_ms: end_ms.unwrap_or(i64::MAX),
-            },
-            to_turn: false,
-            remaining: limit.unwrap_or(usize::MAX),
-            offsets: offsets.into(),
-            expected: 0,
-            scanner,
-            limit: end,
-        })
+/// Returns a cursor on the messages of `topic` that have `key` as one of their keys or as their unique key, oldest
+/// first, stored in `start_ms..=end_ms`, at most `limit`.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`].
+pub(crate) fn lookup(
+    view: &Arc<dyn View>,
+    topic: &str,
+    key: &str,
+    start_ms: Option<i64>,
+    end_ms: Option<i64>,
+    limit: Option<usize>,
+) -> Result<LookupCursor, StoreError> {
+    let end = view.catch_up()?;
+    let (offsets, scan_from) = match view.candidates(index_key_hash(topic, key))? {
+        Some((offsets, complete_to)) => (offsets, complete_to),
+        None => (Vec::new(), view.list().min_offset()),
+    };
+    let floor = view.floors().log_offset(topic);
+    // A topic with hits exists, unless it was deleted.
+    if (offsets.is_empty() || floor > 0) && view.queue_ids(topic)?.is_empty() {
+        return Err(no_queue(topic, None));
     }
+    let scanner =
+        (scan_from < end).then(|| LogScanner::new(view.list(), scan_from, end, ScanChecks { crc: true }));
+    Ok(LookupCursor {
+        reader: RecordReader::new(view.log(), view.list(), end),
+        view: Arc::clone(view),
+        wanted: KeyQuery {
+            topic: topic.to_owned(),
+            key: key.to_owned(),
+            floor,
+            start_ms: start_ms.unwrap_or(i64::MIN),
+            end_ms: end_ms.unwrap_or(i64::MAX),
+        },
+        to_turn: false,
+        remaining: limit.unwrap_or(usize::MAX),
+        offsets: offsets.into(),
+        expected: 0,
+        scanner,
+        limit: end,
+    })
+}
 
-    /// Returns the offset in a queue for a store time; see [`Boundary`]. For a time before the first message, the
-    /// result is the minimum. For a time after the last message, it is the maximum for [`Boundary::Lower`] and the last
-    /// offset for [`Boundary::Upper`], as in RocketMQ.
-    pub fn offset_for_time(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        time_ms: i64,
-        boundary: Boundary,
-    ) -> Result<i64, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let limit = view.catch_up()?;
-        self.time_offset((&view, limit), (topic, queue_id), time_ms, boundary)
-    }
+/// Returns the offset in a queue for a store time; see [`Boundary`]. For a time before the first message, the
+/// result is the minimum. For a time after the last message, it is the maximum for [`Boundary::Lower`] and the last
+/// offset for [`Boundary::Upper`], as in RocketMQ.
+pub(crate) fn offset_for_time(
+    view: &Arc<dyn View>,
+    topic: &str,
+    queue_id: i32,
+    time_ms: i64,
+    boundary: Boundary,
+) -> Result<i64, StoreError> {
+    let limit = view.catch_up()?;
+    time_offset((view, limit), (topic, queue_id), time_ms, boundary)
+}
 
-    /// Like [`Self::offset_for_time`], with a view that has caught up to log offset `limit`.
-    pub(super) fn time_offset(
-        &self,
-        (view, limit): (&Arc<dyn View>, u64),
-        (topic, queue_id): (&str, i32),
-        time_ms: i64,
-        boundary: Boundary,
-    ) -> Result<i64, StoreError> {
-        let (min, max) = bounds(view, topic, queue_id)?;
-        let compacted = self.compacted(&**view, topic, queue_id, (min, max))?;
-        let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
-        let mut search = TimeSearch::new(&**view, topic, queue_id, limit).with_compacted(compacted);
-        // The first offset whose time is not before (Lower) or is after (Upper) the given time.
-        let low = search.first_offset((min, max), &|time| match boundary {
-            Boundary::Lower => time < time_ms,
-            Boundary::Upper => time <= time_ms,
-        })?;
-        Ok(match boundary {
-            Boundary::Lower => search.at_or_after(low)?.map_or(max, |(offset, _)| offset),
-            Boundary::Upper => search.at_or_before(low - 1, min)?.unwrap_or(min),
-        })
-    }
+/// Like [`offset_for_time`], with a view that has caught up to log offset `limit`.
+pub(crate) fn time_offset(
+    (view, limit): (&Arc<dyn View>, u64),
+    (topic, queue_id): (&str, i32),
+    time_ms: i64,
+    boundary: Boundary,
+) -> Result<i64, StoreError> {
+    let (min, max) = bounds(view, topic, queue_id)?;
+    let compacted = compacted(&**view, topic, queue_id, (min, max))?;
+    let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
+    let mut search = TimeSearch::new(&**view, topic, queue_id, limit).with_compacted(compacted);
+    // The first offset whose time is not before (Lower) or is after (Upper) the given time.
+    let low = search.first_offset((min, max), &|time| match boundary {
+        Boundary::Lower => time < time_ms,
+        Boundary::Upper => time <= time_ms,
+    })?;
+    Ok(match boundary {
+        Boundary::Lower => search.at_or_after(low)?.map_or(max, |(offset, _)| offset),
+        Boundary::Upper => search.at_or_before(low - 1, min)?.unwrap_or(min),
+    })
 }
 
 /// The best of the records with one unique key.
@@ -432,7 +400,7 @@ pub(crate) fn no_queue(topic: &str, queue_id: Option<i32>) -> StoreError {
     StoreError::TopicNotFound { topic: topic.to_owned(), queue_id }
 }
 
-pub(super) fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
+pub(crate) fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
     if let Some(bounds) = view.bounds(topic, queue_id)? {
         return Ok(bounds);
     }
@@ -457,7 +425,7 @@ impl<'a> TimeSearch<'a> {
         Self { view, topic, queue_id, reader, compacted: None }
     }
 
-    pub(super) fn with_compacted(mut self, compacted: Option<CompactedQueue>) -> Self {
+    pub(crate) fn with_compacted(mut self, compacted: Option<CompactedQueue>) -> Self {
         self.compacted = compacted;
         self
     }

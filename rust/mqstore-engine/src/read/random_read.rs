@@ -10,10 +10,9 @@ use std::sync::atomic::Ordering;
 use mqstore_format::{CqUnit, RecordView};
 
 use super::cursor::{belongs, is_hidden, place};
+use super::query::read;
 use super::view::View;
-use crate::Store;
-use crate::store::OpenSide;
-use crate::write::writer::Writer;
+use crate::engine::Engine;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{RecordBytes, StoredRecord};
 use mqstore_log::commit_log::{MappedPart, RecordReader};
@@ -22,97 +21,82 @@ use mqstore_log::consume_queue::{ConsumeQueue, MappedUnit};
 /// Number of messages whose memory waits overlap.
 const SIDE_BY_SIDE: usize = 16;
 
-impl Store {
-    /// Returns the message at `offset` of a queue; `None` if the queue has no message there, because a compaction
-    /// dropped it or no record ever had this offset. A batch that is stored as one record is found at each of its
-    /// offsets.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] for an offset below the minimum, or not below
-    /// the maximum; the errors of [`Self::read`].
-    pub fn message_at(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        offset: i64,
-    ) -> Result<Option<StoredRecord>, StoreError> {
-        Ok(self.messages_at(topic, queue_id, &[offset])?.pop().flatten())
-    }
-
-    /// Returns the messages at `offsets` of a queue, in the given order; see [`Self::message_at`].
-    pub fn messages_at(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        offsets: &[i64],
-    ) -> Result<Vec<Option<StoredRecord>>, StoreError> {
-        self.check()?;
-        let mut found = match &self.inner.side {
-            OpenSide::Writer(writer, _) => writer.messages_in_memory(topic, queue_id, offsets)?,
-            OpenSide::Reader(reader) => {
-                reader.messages_in_files(topic, queue_id, offsets).unwrap_or_default()
-            }
-        };
-        found.resize_with(offsets.len(), || None);
-        if offsets.len() > 1 {
-            let missing = offsets.iter().zip(&found).filter(|(_, found)| found.is_none());
-            self.expect(topic, queue_id, missing.map(|(offset, _)| *offset));
-        }
-        for (offset, found) in offsets.iter().zip(&mut found) {
-            if found.is_none() {
-                *found = self.find_message(topic, queue_id, *offset)?;
-            }
-        }
-        Ok(found)
-    }
-
-    /// Asks the system to fetch the messages at `offsets` that are probably not in memory.
-    fn expect(&self, topic: &str, queue_id: i32, offsets: impl Iterator<Item = i64>) {
-        let view = self.view();
-        let (mut places, mut units) = (Vec::new(), Vec::new());
-        for offset in offsets {
-            units.clear();
-            // The reads find and report any error.
-            if view.units(topic, queue_id, offset, 1, &mut units).is_ok() {
-                places.extend(units.first().and_then(|(_, unit)| place(unit)));
-            }
-        }
-        RecordReader::new(view.log(), view.list(), u64::MAX).expect(places.into_iter());
-    }
-
-    /// Returns the message at `offset`, from memory or disk.
-    fn find_message(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        offset: i64,
-    ) -> Result<Option<StoredRecord>, StoreError> {
-        let end = offset.saturating_add(1);
-        let mut cursor = self.read(topic, queue_id, Some(offset), Some(end), None)?;
-        if matches!(self.inner.side, OpenSide::Reader(_)) {
-            cursor = cursor.raising();
-        }
-        if let Some(record) = cursor.next_batch(1)?.pop() {
-            return Ok(Some(record));
-        }
-        let Some((min_offset, max_offset)) = self.view().bounds(topic, queue_id)? else { return Ok(None) };
-        if offset < max_offset {
-            return Ok(None);
-        }
-        Err(StoreError::OffsetOutOfRange {
-            topic: topic.to_owned(),
-            queue_id,
-            offset,
-            min_offset,
-            max_offset,
-        })
-    }
+/// Returns the message at `offset` of a queue; `None` if the queue has no message there, because a compaction
+/// dropped it or no record ever had this offset. A batch that is stored as one record is found at each of its
+/// offsets.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] for an offset below the minimum, or not below
+/// the maximum; the errors of [`read`].
+pub(crate) fn message_at(
+    view: &Arc<dyn View>,
+    topic: &str,
+    queue_id: i32,
+    offset: i64,
+) -> Result<Option<StoredRecord>, StoreError> {
+    Ok(messages_at(view, topic, queue_id, &[offset])?.pop().flatten())
 }
 
-impl Writer {
+/// Returns the messages at `offsets` of a queue, in the given order; see [`message_at`].
+pub(crate) fn messages_at(
+    view: &Arc<dyn View>,
+    topic: &str,
+    queue_id: i32,
+    offsets: &[i64],
+) -> Result<Vec<Option<StoredRecord>>, StoreError> {
+    let mut found = view.messages_near(topic, queue_id, offsets)?;
+    found.resize_with(offsets.len(), || None);
+    if offsets.len() > 1 {
+        let missing = offsets.iter().zip(&found).filter(|(_, found)| found.is_none());
+        expect(&**view, topic, queue_id, missing.map(|(offset, _)| *offset));
+    }
+    for (offset, found) in offsets.iter().zip(&mut found) {
+        if found.is_none() {
+            *found = find_message(view, topic, queue_id, *offset)?;
+        }
+    }
+    Ok(found)
+}
+
+/// Asks the system to fetch the messages at `offsets` that are probably not in memory.
+fn expect(view: &dyn View, topic: &str, queue_id: i32, offsets: impl Iterator<Item = i64>) {
+    let (mut places, mut units) = (Vec::new(), Vec::new());
+    for offset in offsets {
+        units.clear();
+        // The reads find and report any error.
+        if view.units(topic, queue_id, offset, 1, &mut units).is_ok() {
+            places.extend(units.first().and_then(|(_, unit)| place(unit)));
+        }
+    }
+    RecordReader::new(view.log(), view.list(), u64::MAX).expect(places.into_iter());
+}
+
+/// Returns the message at `offset`, from memory or disk.
+fn find_message(
+    view: &Arc<dyn View>,
+    topic: &str,
+    queue_id: i32,
+    offset: i64,
+) -> Result<Option<StoredRecord>, StoreError> {
+    let end = offset.saturating_add(1);
+    let mut cursor = read(view, topic, queue_id, Some(offset), Some(end), None)?;
+    if view.log().is_none() {
+        cursor = cursor.raising();
+    }
+    if let Some(record) = cursor.next_batch(1)?.pop() {
+        return Ok(Some(record));
+    }
+    let Some((min_offset, max_offset)) = view.bounds(topic, queue_id)? else { return Ok(None) };
+    if offset < max_offset {
+        return Ok(None);
+    }
+    Err(StoreError::OffsetOutOfRange { topic: topic.to_owned(), queue_id, offset, min_offset, max_offset })
+}
+
+impl Engine {
     /// Returns the messages that are valid and in memory, for a queue of plain units that no compaction replaces. `None`
     /// stands for any other message, which needs a normal read.
-    fn messages_in_memory(
+    pub(super) fn messages_in_memory(
         &self,
         topic: &str,
         queue_id: i32,

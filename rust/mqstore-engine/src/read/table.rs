@@ -17,7 +17,6 @@ use mqstore_format::properties::KEYS;
 
 use super::cursor::QueueCursor;
 use super::text_map::TextMap;
-use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::options::DamagePolicy;
@@ -48,24 +47,14 @@ pub struct TableLoad {
     reached: i64,
 }
 
-impl Store {
-    /// Starts to load a queue as a table, with its messages or only with their positions.
-    ///
-    /// # Errors
-    /// Those of [`Store::read`].
-    pub fn load_table(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        keeps_messages: bool,
-    ) -> Result<TableLoad, StoreError> {
-        let cursor = self.read(topic, queue_id, None, None, None)?;
-        let log = self.inner.files.commit_log();
-        Ok(TableLoad { cursor, log, keeps_messages, queue_id, newest: TextMap::default(), reached: 0 })
-    }
-}
-
 impl TableLoad {
+    /// Starts to load the queue of `cursor` as a table, with its messages or only with their positions. Errors name the
+    /// folder `log`.
+    pub(crate) fn of(cursor: QueueCursor, log: PathBuf, keeps_messages: bool) -> Self {
+        let queue_id = cursor.queue_id();
+        Self { cursor, log, keeps_messages, queue_id, newest: TextMap::default(), reached: 0 }
+    }
+
     /// Returns the load with this behaviour at damaged messages.
     #[must_use]
     pub fn on_damage(self, policy: DamagePolicy) -> Self {

@@ -2,16 +2,16 @@
 //!
 //! Never writes. Both can take long, so they call a function of the caller between two steps; its error ends them.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use mqstore_format::topic::LIGHT_QUEUE_PREFIX;
 use mqstore_format::{CqUnit, RecordView};
 
 use super::cursor::{QueueCursor, is_hidden, place};
-use super::merged::TopicRead;
-use super::query::{TimeSearch, bounds, no_queue};
+use super::merged::{TopicRead, cursor_from};
+use super::query::{TimeSearch, bounds, compacted, no_queue};
 use super::view::{View, wanted_queue_ids};
-use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_compaction::CompactedQueue;
@@ -45,149 +45,140 @@ struct UnreadPart {
 /// A found record with its place in the order: by store time, then by log offset.
 type Found = ((i64, u64), StoredRecord);
 
-impl Store {
-    /// Returns the newest `most` messages that `read` selects, in order of their store time, then of their log offset.
-    /// The bounds of `read` are not used. It keeps at most about twice as many records in memory.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`]; an error of `pause`.
-    pub fn tail(
-        &self,
-        read: &TopicRead<'_>,
-        most: usize,
-        pause: &mut dyn FnMut() -> Result<(), StoreError>,
-    ) -> Result<Vec<StoredRecord>, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let limit = view.catch_up()?;
-        let topic = read.topic;
-        let mut parts = Vec::new();
-        for queue_id in existing_queues(&*view, topic, read.queue_id)? {
-            let (first, max) = bounds(&view, topic, queue_id)?;
-            let compacted = self.compacted(&*view, topic, queue_id, (first, max))?;
-            let min = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
-            parts.push(UnreadPart { queue_id, min, read_from: max });
+/// Returns the newest `most` messages that `read` selects, in order of their store time, then of their log offset.
+/// The bounds of `read` are not used. It keeps at most about twice as many records in memory.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`]; an error of `pause`.
+pub(crate) fn tail(
+    view: &Arc<dyn View>,
+    read: &TopicRead<'_>,
+    most: usize,
+    pause: &mut dyn FnMut() -> Result<(), StoreError>,
+) -> Result<Vec<StoredRecord>, StoreError> {
+    let limit = view.catch_up()?;
+    let topic = read.topic;
+    let mut parts = Vec::new();
+    for queue_id in existing_queues(&**view, topic, read.queue_id)? {
+        let (first, max) = bounds(view, topic, queue_id)?;
+        let compacted = compacted(&**view, topic, queue_id, (first, max))?;
+        let min = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
+        parts.push(UnreadPart { queue_id, min, read_from: max });
+    }
+    let back = (most.saturating_mul(SPREAD) / parts.len().max(1)).max(LEAST_BACK);
+    let mut back = i64::try_from(back).unwrap_or(i64::MAX);
+    let mut found: Vec<Found> = Vec::new();
+    parts.retain(|part| most > 0 && part.min < part.read_from);
+    while !parts.is_empty() {
+        for part in &mut parts {
+            let start = part.read_from.saturating_sub(back).max(part.min);
+            let (queue, range) = ((topic, part.queue_id), (start, Some(part.read_from)));
+            let cursor = cursor_from((view, limit), queue, range, read.filter)?;
+            // A record of several messages can begin before `start`.
+            part.read_from = cursor.position().min(start);
+            read_part(&view.files().commit_log(), cursor.on_damage(read.on_damage), &mut found, most, pause)?;
         }
-        let back = (most.saturating_mul(SPREAD) / parts.len().max(1)).max(LEAST_BACK);
-        let mut back = i64::try_from(back).unwrap_or(i64::MAX);
-        let mut found: Vec<Found> = Vec::new();
-        parts.retain(|part| most > 0 && part.min < part.read_from);
-        while !parts.is_empty() {
-            for part in &mut parts {
-                let start = part.read_from.saturating_sub(back).max(part.min);
-                let (queue, range) = ((topic, part.queue_id), (start, Some(part.read_from)));
-                let cursor = self.cursor_from((&view, limit), queue, range, read.filter)?;
-                // A record of several messages can begin before `start`.
-                part.read_from = cursor.position().min(start);
-                self.read_part(cursor.on_damage(read.on_damage), &mut found, most, pause)?;
+        keep_newest(&mut found, most);
+        let oldest = found.first().filter(|_| found.len() >= most).map(|((time, _), _)| *time);
+        let mut unread = Vec::new();
+        for part in parts {
+            if part.read_from > part.min && may_be_newer(&view, limit, topic, &part, oldest)? {
+                unread.push(part);
             }
-            keep_newest(&mut found, most);
-            let oldest = found.first().filter(|_| found.len() >= most).map(|((time, _), _)| *time);
-            let mut unread = Vec::new();
-            for part in parts {
-                if part.read_from > part.min && self.may_be_newer(&view, limit, topic, &part, oldest)? {
-                    unread.push(part);
+        }
+        parts = unread;
+        back = back.saturating_mul(FURTHER);
+    }
+    Ok(found.into_iter().map(|(_, record)| record).collect())
+}
+
+/// Adds the records of `cursor` to `found`, and keeps the newest `most` of all.
+fn read_part(
+    log: &Path,
+    mut cursor: QueueCursor,
+    found: &mut Vec<Found>,
+    most: usize,
+    pause: &mut dyn FnMut() -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    loop {
+        let batch = cursor.next_of(AT_ONCE, LOOKS)?;
+        if batch.records.is_empty() && batch.ended {
+            return Ok(());
+        }
+        for record in batch.records {
+            let at = record.commit_log_offset;
+            let view = record.view();
+            let view = view.map_err(|error| StoreError::format(log, at, &error))?;
+            let place = (view.store_timestamp, at);
+            found.push((place, record));
+        }
+        if found.len() > most.saturating_mul(2).saturating_add(AT_ONCE) {
+            keep_newest(found, most);
+        }
+        pause()?;
+    }
+}
+
+/// Whether the unread part of a queue can have a message that was stored at `oldest` or later.
+fn may_be_newer(
+    view: &Arc<dyn View>,
+    limit: u64,
+    topic: &str,
+    part: &UnreadPart,
+    oldest: Option<i64>,
+) -> Result<bool, StoreError> {
+    let Some(oldest) = oldest else { return Ok(true) };
+    let bounds = bounds(view, topic, part.queue_id)?;
+    let compacted = compacted(&**view, topic, part.queue_id, bounds)?;
+    let mut times = TimeSearch::new(&**view, topic, part.queue_id, limit).with_compacted(compacted);
+    Ok(times.at_or_after(part.read_from)?.is_none_or(|(_, time)| time >= oldest))
+}
+
+/// Returns the number of messages that a read of the topic returns, without the bodies. A record that contains
+/// several messages counts as one. For a light queue it reads the records before the highest floor.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`]; damaged compaction files; an error of `pause`.
+pub(crate) fn count(
+    view: &Arc<dyn View>,
+    topic: &str,
+    pause: &mut dyn FnMut() -> Result<(), StoreError>,
+) -> Result<u64, StoreError> {
+    let limit = view.catch_up()?;
+    let mut light = LightUnits::new(&**view, topic, limit);
+    let mut counts = |unit: &CqUnit| light.as_mut().is_none_or(|light| !light.is_hidden(unit));
+    let (mut messages, mut units) = (0, Vec::new());
+    for queue_id in existing_queues(&**view, topic, None)? {
+        let (mut from, max) = bounds(view, topic, queue_id)?;
+        if let Some(compacted) = compacted(&**view, topic, queue_id, (from, max))? {
+            for record in compacted.read(compacted.min_offset()) {
+                if record?.queue_offset >= compacted.max_offset() {
+                    break;
+                }
+                messages += 1;
+                if messages % LOOKS as u64 == 0 {
+                    pause()?;
                 }
             }
-            parts = unread;
-            back = back.saturating_mul(FURTHER);
+            from = from.max(compacted.max_offset());
         }
-        Ok(found.into_iter().map(|(_, record)| record).collect())
-    }
-
-    /// Adds the records of `cursor` to `found`, and keeps the newest `most` of all.
-    fn read_part(
-        &self,
-        mut cursor: QueueCursor,
-        found: &mut Vec<Found>,
-        most: usize,
-        pause: &mut dyn FnMut() -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+        let mut expected = from;
         loop {
-            let batch = cursor.next_of(AT_ONCE, LOOKS)?;
-            if batch.records.is_empty() && batch.ended {
-                return Ok(());
+            if from >= expected {
+                expected = from.saturating_add(EXPECTED_UNITS);
+                view.expect_units(topic, queue_id, from, expected.min(max).saturating_sub(from));
             }
-            for record in batch.records {
-                let at = record.commit_log_offset;
-                let view = record.view();
-                let view =
-                    view.map_err(|error| StoreError::format(&self.inner.files.commit_log(), at, &error))?;
-                let place = (view.store_timestamp, at);
-                found.push((place, record));
-            }
-            if found.len() > most.saturating_mul(2).saturating_add(AT_ONCE) {
-                keep_newest(found, most);
+            units.clear();
+            view.units(topic, queue_id, from, UNITS, &mut units)?;
+            messages += units.iter().filter(|(offset, unit)| *offset < max && counts(unit)).count() as u64;
+            match units.last() {
+                Some((last, _)) if *last < max => from = last.saturating_add(1),
+                _ => break,
             }
             pause()?;
         }
     }
-
-    /// Whether the unread part of a queue can have a message that was stored at `oldest` or later.
-    fn may_be_newer(
-        &self,
-        view: &Arc<dyn View>,
-        limit: u64,
-        topic: &str,
-        part: &UnreadPart,
-        oldest: Option<i64>,
-    ) -> Result<bool, StoreError> {
-        let Some(oldest) = oldest else { return Ok(true) };
-        let bounds = bounds(view, topic, part.queue_id)?;
-        let compacted = self.compacted(&**view, topic, part.queue_id, bounds)?;
-        let mut times = TimeSearch::new(&**view, topic, part.queue_id, limit).with_compacted(compacted);
-        Ok(times.at_or_after(part.read_from)?.is_none_or(|(_, time)| time >= oldest))
-    }
-
-    /// Returns the number of messages that a read of the topic returns, without the bodies. A record that contains
-    /// several messages counts as one. For a light queue it reads the records before the highest floor.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`]; damaged compaction files; an error of `pause`.
-    pub fn count(
-        &self,
-        topic: &str,
-        pause: &mut dyn FnMut() -> Result<(), StoreError>,
-    ) -> Result<u64, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let limit = view.catch_up()?;
-        let mut light = LightUnits::new(&*view, topic, limit);
-        let mut counts = |unit: &CqUnit| light.as_mut().is_none_or(|light| !light.is_hidden(unit));
-        let (mut messages, mut units) = (0, Vec::new());
-        for queue_id in existing_queues(&*view, topic, None)? {
-            let (mut from, max) = bounds(&view, topic, queue_id)?;
-            if let Some(compacted) = self.compacted(&*view, topic, queue_id, (from, max))? {
-                for record in compacted.read(compacted.min_offset()) {
-                    if record?.queue_offset >= compacted.max_offset() {
-                        break;
-                    }
-                    messages += 1;
-                    if messages % LOOKS as u64 == 0 {
-                        pause()?;
-                    }
-                }
-                from = from.max(compacted.max_offset());
-            }
-            let mut expected = from;
-            loop {
-                if from >= expected {
-                    expected = from.saturating_add(EXPECTED_UNITS);
-                    view.expect_units(topic, queue_id, from, expected.min(max).saturating_sub(from));
-                }
-                units.clear();
-                view.units(topic, queue_id, from, UNITS, &mut units)?;
-                messages +=
-                    units.iter().filter(|(offset, unit)| *offset < max && counts(unit)).count() as u64;
-                match units.last() {
-                    Some((last, _)) if *last < max => from = last.saturating_add(1),
-                    _ => break,
-                }
-                pause()?;
-            }
-        }
-        Ok(messages)
-    }
+    Ok(messages)
 }
 
 /// The units of a light queue in a store with floors: reads leave some of their records out.

@@ -1,17 +1,21 @@
 //! The part of a store that reads need, for a store open for writing or for reading only.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_format::CqUnit;
 
 use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
 use mqstore_base::options::DamagePolicy;
-use mqstore_base::store_files::StoreFiles;
-use mqstore_base::topic_floors::FloorTable;
+use mqstore_base::store_files::{DelayTables, StoreFiles};
+use mqstore_base::topic_floors::{FloorTable, TopicRetention};
+use mqstore_compaction::ManifestCache;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
-/// The data of a store for its read path; the writer and the reader implement it.
+/// The data of a store for its read path; the engine and the reader implement it. A third source of messages, like an archive, would
+/// be one more implementation.
 pub(crate) trait View: Send + Sync {
     /// Returns the files of the store.
     fn files(&self) -> &StoreFiles;
@@ -92,8 +96,35 @@ pub(crate) trait View: Send + Sync {
         None
     }
 
+    /// Returns the tables of delay levels with which the log was written, and the one that is valid now.
+    fn delays(&self) -> &DelayTables;
+
+    /// Returns what reads know about the compaction files.
+    fn manifests(&self) -> &ManifestCache;
+
+    /// Returns those messages at `offsets` of a queue, in the given order, that need no ordinary read: they are in memory,
+    /// or a writer vouches for their units. `None` stands for any other message, and for all after the end.
+    fn messages_near(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offsets: &[i64],
+    ) -> Result<Vec<Option<StoredRecord>>, StoreError>;
+
     /// Whether this is a compaction topic, which keeps the newest message of each key.
     fn keeps_newest(&self, topic: &str) -> bool;
+
+    /// Whether the topic is removed; its queues and messages are hidden then.
+    fn is_removed(&self, topic: &str) -> bool;
+
+    /// Returns the attributes of `topic`, as in RocketMQ's topic table.
+    fn attributes(&self, topic: &str) -> Vec<(String, String)>;
+
+    /// Returns the milliseconds after which a value of the table `topic` expires.
+    fn expire_after_ms(&self, topic: &str) -> Option<i64>;
+
+    /// Returns the limits of the topics that have a retention.
+    fn retentions(&self) -> BTreeMap<Arc<str>, TopicRetention>;
 
     /// Whether this topic has batch queues.
     fn has_batch_queues(&self, topic: &str) -> bool;

@@ -28,54 +28,61 @@ use mqstore_io::switch;
 use mqstore_io::vfs::parent_dir;
 use mqstore_log::commit_log::SegmentList;
 
-use crate::Store;
+use crate::engine::Engine;
+use crate::engine::lone_job::LoneJob;
 use crate::read::view::View;
-use crate::write::writer::Writer;
+use crate::retention::Cleaner;
 use rules::{LAST_SEGMENTS, RecordRules};
 use survey::{Survey, SurveyedSegment, survey};
 
-impl Store {
-    /// Frees the space of hidden records: rewrites the segments in which that pays, or with
-    /// [`ReclaimRequest::erase`] those that have hidden records of these topics. With [`ReclaimRequest::dry_run`] it
-    /// reports them and changes nothing. `control` ends or slows down the work.
-    ///
-    /// # Errors
-    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] inside a hook, and during a rebuild or another call;
-    /// [`StoreError::Corrupt`] if a rewritten segment differs from the old one, which stays then; errors of the system.
-    /// Segments that are rewritten before an error stay so.
-    pub fn reclaim(
+/// The service that reclaims space.
+pub(crate) struct Reclaim {
+    engine: Arc<Engine>,
+    cleaner: Arc<Cleaner>,
+    job: LoneJob,
+}
+
+impl Reclaim {
+    /// Makes the service of a store.
+    pub(crate) fn new(engine: &Arc<Engine>, cleaner: &Arc<Cleaner>) -> Self {
+        Self { engine: Arc::clone(engine), cleaner: Arc::clone(cleaner), job: LoneJob::new("reclaim") }
+    }
+
+    /// Ends a running reclaim and waits for its end.
+    pub(crate) fn stop(&self) {
+        self.job.stop();
+    }
+
+    /// See [`crate::Store::reclaim`].
+    pub(crate) fn run(
         &self,
         request: &ReclaimRequest,
         control: &Arc<JobControl>,
     ) -> Result<ReclaimReport, StoreError> {
-        self.check()?;
-        let writer = self.writer("reclaim the space of hidden messages")?;
         if is_in_hook() {
             let reason = "a hook cannot reclaim space: it would wait for itself".into();
             return Err(StoreError::Busy { reason });
         }
-        writer.reclaim.run(control, || {
-            writer.check()?;
-            let Some(_no_rebuild) = writer.rebuilding.try_lock() else {
+        self.job.run(control, || {
+            self.engine.check()?;
+            let Some(_no_rebuild) = self.engine.rebuilding.try_lock() else {
                 return Err(StoreError::Busy { reason: "a rebuild of the store is running".into() });
             };
-            writer.reclaim(request, control)
+            self.reclaim(request, control)
         })
     }
-}
 
-impl Writer {
     fn reclaim(
         &self,
         request: &ReclaimRequest,
         control: &Arc<JobControl>,
     ) -> Result<ReclaimReport, StoreError> {
-        self.catch_up()?;
+        self.engine.catch_up()?;
         if !request.dry_run {
-            self.flusher.flush_all(false)?;
+            self.engine.flusher.flush_all(false)?;
         }
-        let mut meter = TaskMeter::start(&self.files, control)?;
-        let mut rules = RecordRules::new(self, request);
+        let mut meter = TaskMeter::start(&self.engine.files, control)?;
+        let mut rules = RecordRules::new(&self.engine, request);
         let surveyed = survey(self, &mut rules, &mut meter)?;
         self.rewrite_segments(&surveyed, request, &mut rules, &mut meter)
     }
@@ -133,8 +140,9 @@ impl Writer {
     ) -> Result<Result<u64, String>, StoreError> {
         let segment = &surveyed.segment;
         let path = segment.path();
-        let before = self.files.vfs.stat(&path).at(&path, "looking at a log segment")?;
-        let space = self.files.vfs.free_space(&path).at(&path, "looking at the free space of a disk")?;
+        let before = self.engine.files.vfs.stat(&path).at(&path, "looking at a log segment")?;
+        let space =
+            self.engine.files.vfs.free_space(&path).at(&path, "looking at the free space of a disk")?;
         if !space.can_take(surveyed.kept_bytes()) {
             let needed = surveyed.kept_bytes();
             return Ok(Err(format!(
@@ -142,38 +150,43 @@ impl Writer {
                 space.available
             )));
         }
-        let staged = match rewrite::stage(&self.files, segment, before.modified_ms, rules, meter)? {
+        let staged = match rewrite::stage(&self.engine.files, segment, before.modified_ms, rules, meter)? {
             Ok(staged) => staged,
             Err(why) => return Ok(Err(why)),
         };
         let published = self.cleaner.replace_segment(segment, || {
-            self.check()?;
+            self.engine.check()?;
             segment.replace_by(&staged).at(&path, "naming a rewritten segment")?;
             let folder = parent_dir(&path);
-            switch::step("reclaim.sync_name", || self.files.vfs.sync_dir(folder))
+            switch::step("reclaim.sync_name", || self.engine.files.vfs.sync_dir(folder))
                 .at(folder, "syncing the folder of the log")
         });
-        let kept = published.inspect_err(|_| rewrite::discard(&self.files, &staged))?;
+        let kept = published.inspect_err(|_| rewrite::discard(&self.engine.files, &staged))?;
         if let Some(why) = kept {
-            rewrite::discard(&self.files, &staged);
+            rewrite::discard(&self.engine.files, &staged);
             return Ok(Err(why));
         }
         // Readers in other processes open the new file, so that the space of the old one is free.
-        self.live.note_topic_change();
-        let after = self.files.vfs.stat(&path).at(&path, "looking at a log segment")?;
+        self.engine.live.note_topic_change();
+        let after = self.engine.files.vfs.stat(&path).at(&path, "looking at a log segment")?;
         Ok(Ok(before.allocated_bytes.saturating_sub(after.allocated_bytes)))
     }
 
     /// Returns how many segments at the start of `list` may be rewritten, and why the next one may not.
     fn rewritable_segments(&self, list: &SegmentList) -> (usize, Option<String>) {
         let count = list.segments().len().saturating_sub(LAST_SEGMENTS);
-        let settled = self.log.durable().min(self.flusher.dispatched()).min(self.dispatcher.position());
+        let settled = self
+            .engine
+            .log
+            .durable()
+            .min(self.engine.flusher.dispatched())
+            .min(self.engine.dispatcher.position());
         for (number, segment) in list.segments().iter().enumerate().take(count) {
             // Only the folders for new segments have a folder for files without a name.
-            let staging = self.files.staging_beside(&segment.path());
+            let staging = self.engine.files.staging_beside(&segment.path());
             let why = if segment.end_offset() > settled {
                 Some("not all of it is synced and dispatched".to_owned())
-            } else if !staging.is_ok_and(|folder| self.files.vfs.stat(&folder).is_ok()) {
+            } else if !staging.is_ok_and(|folder| self.engine.files.vfs.stat(&folder).is_ok()) {
                 Some("its folder receives no new files".to_owned())
             } else {
                 self.cleaner.unarchived(segment, number == 0)

@@ -22,8 +22,8 @@ use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, is_system_topi
 use mqstore_format::{EntryFields, RecordView, TransactionType, parse_offset_message_id};
 
 use super::report::ReclaimRequest;
+use crate::engine::Engine;
 use crate::read::view::View;
-use crate::write::writer::Writer;
 
 /// Number of segments at the end of the log that are never rewritten: RocketMQ's recovery reads them again.
 pub(super) const LAST_SEGMENTS: usize = 2;
@@ -41,7 +41,7 @@ pub(super) enum Standing {
 
 /// The rules for the records of one store, as of the begin of a reclaim.
 pub(super) struct RecordRules<'a> {
-    writer: &'a Writer,
+    engine: &'a Engine,
     floors: Arc<FloorTable>,
     log_start: u64,
     erase: &'a BTreeSet<String>,
@@ -94,10 +94,10 @@ struct QueueRules {
 }
 
 impl<'a> RecordRules<'a> {
-    pub(super) fn new(writer: &'a Writer, request: &'a ReclaimRequest) -> Self {
-        let (floors, erase) = (writer.floors(), &request.erase);
-        let log_start = writer.log.list().min_offset();
-        Self { writer, floors, log_start, erase, topics: HashMap::new(), queues: HashMap::new(), blocks: 0 }
+    pub(super) fn new(engine: &'a Engine, request: &'a ReclaimRequest) -> Self {
+        let (floors, erase) = (engine.floors(), &request.erase);
+        let log_start = engine.log.list().min_offset();
+        Self { engine, floors, log_start, erase, topics: HashMap::new(), queues: HashMap::new(), blocks: 0 }
     }
 
     /// Returns the rules for `topic`.
@@ -113,7 +113,7 @@ impl<'a> RecordRules<'a> {
             deleted: self.floors.deleted(topic),
             is_wanted,
             copies: CopyKind::of(topic),
-            may_replace: is_wanted && !is_system && !self.writer.keeps_newest(topic),
+            may_replace: is_wanted && !is_system && !self.engine.keeps_newest(topic),
         });
         self.topics.insert(topic.into(), Arc::clone(&rules));
         rules
@@ -198,7 +198,7 @@ impl<'a> RecordRules<'a> {
     }
 
     fn first_unit(&self, topic: &str, queue_id: i32) -> Result<Option<u64>, StoreError> {
-        let queues = &self.writer.queues;
+        let queues = &self.engine.queues;
         let plain = queues.get(topic, queue_id).map(|queue| queue.first_log_offset());
         let batch = queues.batch(topic, queue_id).map(|queue| queue.first_log_offset());
         let (plain, batch) = (plain.transpose()?.flatten(), batch.transpose()?.flatten());

@@ -7,10 +7,10 @@ use mqstore_base::error::StoreError;
 use mqstore_compaction::TaskMeter;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment};
 
+use super::Reclaim;
 use super::report::{KeptSegment, ReclaimedSegment, ReclaimedTopic};
 use super::rules::{LAST_SEGMENTS, RecordRules, Standing};
 use super::stretch::Stretch;
-use crate::write::writer::Writer;
 
 /// A rewrite pays if it frees this share of the segment, in percent.
 const PAYS_PERCENT: u64 = 25;
@@ -78,12 +78,12 @@ struct OpenStretch {
 /// # Errors
 /// Errors of reads; the end of `meter`.
 pub(super) fn survey(
-    writer: &Writer,
+    reclaim: &Reclaim,
     rules: &mut RecordRules<'_>,
     meter: &mut TaskMeter<'_>,
 ) -> Result<Survey, StoreError> {
-    let (list, end) = (writer.log.list(), writer.log.readable());
-    let (rewritable, why) = writer.rewritable_segments(&list);
+    let (list, end) = (reclaim.engine.log.list(), reclaim.engine.log.readable());
+    let (rewritable, why) = reclaim.rewritable_segments(&list);
     let mut found = Survey::default();
     for (number, segment) in list.segments().iter().enumerate() {
         let stays = if number < rewritable {
@@ -382,13 +382,13 @@ mod tests {
             put(&store, &format!("live-{}", number % 20), 0, &[2; 5000], "k");
         }
         let limits = TopicRetention { max_messages: Some(4), ..TopicRetention::default() };
-        store.set_retention("hidden", limits).unwrap();
+        store.retention().set("hidden", limits).unwrap();
         store.expire(false, &mut || Ok(())).unwrap();
         let (writer, request) = (store.writer("survey the log").unwrap(), ReclaimRequest::default());
         let control = Arc::new(JobControl::default());
-        let mut meter = TaskMeter::start(&writer.files, &control).unwrap();
-        let mut rules = RecordRules::new(writer, &request);
-        let found = survey(writer, &mut rules, &mut meter).unwrap();
+        let mut meter = TaskMeter::start(&writer.engine.files, &control).unwrap();
+        let mut rules = RecordRules::new(&writer.engine, &request);
+        let found = survey(&writer.reclaim, &mut rules, &mut meter).unwrap();
         assert!(found.segments.len() > 3);
         for segment in &found.segments {
             assert!(segment.estimates.iter().all(|(topic, _)| **topic == *"hidden"), "{segment:?}");

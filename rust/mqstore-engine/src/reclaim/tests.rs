@@ -49,7 +49,7 @@ fn fill(store: &Store, clock: &ManualClock, topics: &[&str], count: i64) {
 
 fn hide(store: &Store, topic: &str, keep: u64) {
     let limits = TopicRetention { max_messages: Some(keep), ..TopicRetention::default() };
-    store.set_retention(topic, limits).unwrap();
+    store.retention().set(topic, limits).unwrap();
     store.expire(false, &mut || Ok(())).unwrap();
 }
 
@@ -78,7 +78,7 @@ fn expect(store: &Store, topic: &str, first: i64, end: i64) {
 }
 
 fn logged(store: &Store, from: Option<u64>) -> usize {
-    let mut cursor = store.scan_log(from).unwrap();
+    let mut cursor = store.log().scan(from).unwrap();
     let mut count = 0;
     loop {
         match cursor.next_batch(100).unwrap().len() {
@@ -127,7 +127,7 @@ fn hidden_records_give_their_pages_back_and_all_others_are_found() {
     expect(&reader, "a", 36, 40);
     let before = segments(&world);
     // A cursor whose next record has become a part of a placeholder.
-    let mut cursor = store.scan_log(None).unwrap();
+    let mut cursor = store.log().scan(None).unwrap();
     assert_eq!(cursor.next_batch(1).unwrap().len(), 1);
     let live = store.read("live", 0, Some(2), Some(3), None).unwrap().next_batch(1).unwrap().remove(0);
     let dead_offset = live.commit_log_offset - 1;
@@ -163,7 +163,7 @@ fn hidden_records_give_their_pages_back_and_all_others_are_found() {
         }
         expect(store, "live", 0, 40);
         assert_eq!(logged(store, None), 40 + 3 * 4);
-        let error = store.get_at(dead_offset).unwrap_err();
+        let error = store.log().get_at(dead_offset).unwrap_err();
         assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
         // Inside a placeholder.
         assert_eq!(logged(store, Some(dead_offset)), 40 - 2 + 3 * 4);
@@ -176,7 +176,7 @@ fn hidden_records_give_their_pages_back_and_all_others_are_found() {
         found += count;
     }
     assert_eq!(found, 40 + 3 * 4);
-    let usage = store.retention_usage(&mut || Ok(())).unwrap();
+    let usage = store.retention().usage(&mut || Ok(())).unwrap();
     let left: u64 = usage.iter().map(|row| row.dead_bytes).sum();
     let kept: u64 = done.kept.iter().map(|kept| kept.dead_bytes).sum();
     assert_eq!(left, kept);
@@ -267,10 +267,10 @@ fn what_brokers_archives_or_light_queues_need_stays() {
 
     // The archive does not have the segments yet.
     let (_world, _, _, store) = expired();
-    store.set_archive(Some(&ArchiveState { archived_to: 0, settings: "{}".to_owned() })).unwrap();
+    store.archive().set(Some(&ArchiveState { archived_to: 0, settings: "{}".to_owned() })).unwrap();
     none(reclaim(&store, &ReclaimRequest::default()).unwrap(), "archive");
     let two = 2 * (128 << 10);
-    store.set_archive(Some(&ArchiveState { archived_to: two, settings: "{}".to_owned() })).unwrap();
+    store.archive().set(Some(&ArchiveState { archived_to: two, settings: "{}".to_owned() })).unwrap();
     let done = reclaim(&store, &ReclaimRequest::default()).unwrap();
     assert_eq!(done.segments.iter().map(|one| one.log_offset).collect::<Vec<_>>(), [0, 128 << 10]);
 
@@ -433,15 +433,15 @@ fn segments_that_a_retention_deletes_meanwhile_are_passed_over() {
     let writer = store.writer("reclaim").unwrap();
     let (request, control) = (ReclaimRequest::default(), JobControl::default());
     let files = world.files();
-    writer.flusher.flush_all(false).unwrap();
+    writer.engine.flusher.flush_all(false).unwrap();
     let mut meter = TaskMeter::start(&files, &control).unwrap();
-    let mut rules = RecordRules::new(writer, &request);
-    let surveyed = survey(writer, &mut rules, &mut meter).unwrap();
+    let mut rules = RecordRules::new(&writer.engine, &request);
+    let surveyed = survey(&writer.reclaim, &mut rules, &mut meter).unwrap();
     let planned = surveyed.choose(false);
     fill(&store, &clock, &["live"], 20);
     let deleted = store.expire(false, &mut || Ok(())).unwrap().segments as usize;
     assert!(deleted > 0 && deleted < planned, "{deleted} of {planned}");
-    let report = writer.rewrite_segments(&surveyed, &request, &mut rules, &mut meter).unwrap();
+    let report = writer.reclaim.rewrite_segments(&surveyed, &request, &mut rules, &mut meter).unwrap();
     let left = surveyed.segments[deleted..planned].iter().filter(|segment| segment.free_bytes > 0);
     assert_eq!(report.segments.len(), left.count());
     assert!(report.kept.iter().all(|kept| world.vfs.stat(&kept.path).is_ok()), "{:?}", report.kept);

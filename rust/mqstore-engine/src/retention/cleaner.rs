@@ -9,29 +9,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_io::switch;
-use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use mqstore_io::sync::{AtomicU64, Mutex, OnceLock, Ordering};
 
-use super::disk_space::{DiskSpace, exceeds};
-use super::holders::{Lookup, SegmentHolder};
+use super::holders::SegmentHolder;
 use super::plan::{
     DeletionPlan, ExpiryTrigger, HeldSegment, PlanInput, PlannedDeletion, RetentionRules, plan,
 };
 use super::preview::preview;
 use super::report::{self, ExpireReport};
-use super::segment_times::{SegmentTimes, times_of};
 use super::stalled_groups::{StalledGroups, known_holders};
 use super::unarchived::ArchiveRule;
+use super::unfinished::FindDeliveries;
 use super::{uncompacted, wipe};
 use crate::archive::state::{ArchiveLookup, ArchiveState};
+use crate::engine::Engine;
+use crate::engine::disk_space::DiskSpace;
+use crate::read::segment_times::{SegmentTimes, times_of};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::events::{DeleteVerdict, ExpiredFile, ExpiredKind, is_in_hook};
-use mqstore_base::options::{Durability, StoreOptions};
-use mqstore_base::store_files::StoreFiles;
+use mqstore_base::options::Durability;
 use mqstore_compaction::UncompactedSearch;
-use mqstore_log::commit_log::{CommitLog, Segment};
-use mqstore_log::consume_queue::QueueSet;
-use mqstore_log::flush::Flusher;
-use mqstore_log::index::IndexSet;
+use mqstore_log::commit_log::Segment;
 
 /// Interval of the background checks (`cleanResourceInterval`).
 const LOOK: Duration = Duration::from_secs(10);
@@ -59,25 +57,16 @@ pub(crate) struct ExpiryCounters {
     pub expired_segments: AtomicU64,
     /// Bytes of deleted files, including queue and index files.
     pub expired_bytes: AtomicU64,
-    /// Appends refused because the disk is nearly full.
-    pub refused_appends: AtomicU64,
 }
 
 /// Removes due files of a store that is open for writing.
-#[derive(Debug)]
 pub(crate) struct Cleaner {
-    files: StoreFiles,
-    options: StoreOptions,
+    pub(super) engine: Arc<Engine>,
     rules: RetentionRules,
-    log: Arc<CommitLog>,
-    queues: Arc<QueueSet>,
-    index: Arc<IndexSet>,
-    flusher: Arc<Flusher>,
+    /// Set by the layer that delivers messages, once.
+    pub(super) deliveries: OnceLock<FindDeliveries>,
     /// Counters of removed files.
     pub counters: ExpiryCounters,
-    /// Whether appends are refused, for the reason in `refused_because`, with the option that helps.
-    refusing: AtomicBool,
-    refused_because: Mutex<(String, &'static str)>,
     rest_ms: AtomicU64,
     /// The messages that kept the oldest due segment at the last look. Apart from the state, like `held`.
     kept_by: Mutex<Vec<SegmentHolder>>,
@@ -165,79 +154,20 @@ enum DeleteOutcome {
 }
 
 impl Cleaner {
-    /// Makes a cleaner for the rules of `options`. It does nothing before [`Self::step`].
-    pub(crate) fn new(
-        files: &StoreFiles,
-        options: &StoreOptions,
-        log: Arc<CommitLog>,
-        queues: Arc<QueueSet>,
-        index: Arc<IndexSet>,
-        flusher: Arc<Flusher>,
-    ) -> Self {
+    /// Makes a cleaner for the rules of the engine's options. It does nothing before [`Self::step`].
+    pub(crate) fn new(engine: &Arc<Engine>) -> Self {
         Self {
-            files: files.clone(),
-            options: options.clone(),
-            rules: RetentionRules::of(options),
-            log,
-            queues,
-            index,
-            flusher,
+            engine: Arc::clone(engine),
+            rules: RetentionRules::of(&engine.options),
+            deliveries: OnceLock::new(),
             counters: ExpiryCounters::default(),
-            refusing: AtomicBool::new(false),
-            refused_because: Mutex::default(),
             kept_by: Mutex::default(),
             rest_ms: AtomicU64::new(LOOK.as_millis() as u64),
             held: Mutex::default(),
             archive: Mutex::default(),
-            archive_rule: ArchiveRule::new(files, &options.hooks),
+            archive_rule: ArchiveRule::new(&engine.files, &engine.options.hooks),
             state: Mutex::default(),
         }
-    }
-
-    /// Checks whether appends are accepted. Loads one flag; checks the disks if they were nearly full.
-    ///
-    /// # Errors
-    /// [`StoreError::DiskNearlyFull`] if the last check of the disks found too little space.
-    #[inline]
-    pub(crate) fn admit(&self) -> Result<(), StoreError> {
-        if !self.refusing.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        if self.check_disks().is_ok() && !self.refusing.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.counters.refused_appends.fetch_add(1, Ordering::Relaxed);
-        let (reason, option) = self.refused_because.lock().clone();
-        Err(StoreError::DiskNearlyFull { path: self.files.root.clone(), reason, option })
-    }
-
-    /// Checks the disks: refuses appends or accepts them again, and lets new segments go to folders with space.
-    pub(crate) fn check_disks(&self) -> Result<DiskSpace, StoreError> {
-        let space = DiskSpace::look(&self.files)?;
-        self.files
-            .log_folders()?
-            .set_full(space.full(self.options.disk_force_ratio, self.log.segment_bytes()));
-        let used = space.used_percent();
-        let reason = match self.options.disk_refuse_ratio.filter(|limit| exceeds(used, *limit)) {
-            Some(limit) => {
-                let reason = format!("{used} % of the disk are used, disk_refuse_ratio is {limit}");
-                Some((reason, "disk_refuse_ratio"))
-            }
-            // No option changes the reserve. A limit of the log keeps space free.
-            None => space.below_reserve().map(|reason| (reason, "retention_bytes")),
-        };
-        if let Some(reason) = &reason {
-            self.refused_because.lock().clone_from(reason);
-        }
-        let before = self.refusing.swap(reason.is_some(), Ordering::AcqRel);
-        match reason {
-            Some((reason, _)) if !before => self.options.hooks.tell("appends_refused", None, reason),
-            None if before => {
-                self.options.hooks.tell("appends_resumed", None, format!("{used} % of the disk are used"));
-            }
-            _ => {}
-        }
-        Ok(space)
     }
 
     /// Returns the paths of removed segments whose space is not free yet, because something uses their bytes.
@@ -254,21 +184,21 @@ impl Cleaner {
     ///
     /// # Errors
     /// I/O errors; the next call tries again.
-    pub(crate) fn step(&self, lookup: Lookup<'_>) -> Result<(), StoreError> {
-        let outcome = self.round(lookup);
+    pub(crate) fn step(&self) -> Result<(), StoreError> {
+        let outcome = self.round();
         let rest = outcome.as_ref().map_or(LOOK, |rest| *rest);
         self.rest_ms.store(rest.as_millis() as u64, Ordering::Relaxed);
         outcome.map(drop)
     }
 
-    fn round(&self, lookup: Lookup<'_>) -> Result<Duration, StoreError> {
-        let space = self.check_disks()?;
+    fn round(&self) -> Result<Duration, StoreError> {
+        let space = self.engine.append_gate.check_disks()?;
         // An explicit expiry is running; the background has nothing to do.
         let Some(mut state) = self.state.try_lock() else { return Ok(SOON) };
         self.sweep(&mut state)?;
         let later = if !self.held.lock().is_empty() {
             HELD_LOOK
-        } else if self.refusing.load(Ordering::Relaxed) || !state.wipes.is_empty() {
+        } else if self.engine.append_gate.is_refusing() || !state.wipes.is_empty() {
             SOON
         } else {
             LOOK
@@ -276,11 +206,11 @@ impl Cleaner {
         if !self.rules.retains() {
             return Ok(later);
         }
-        let now = self.files.clock.monotonic();
+        let now = self.engine.files.clock.monotonic();
         if now < state.rest_until {
             return Ok(later.min(state.rest_until.saturating_sub(now)));
         }
-        let pause = Duration::from_millis(self.options.delete_interval_ms);
+        let pause = Duration::from_millis(self.engine.options.delete_interval_ms);
         let left = state.deleted_at.map_or(Duration::ZERO, |at| (at + pause).saturating_sub(now));
         if !left.is_zero() {
             return Ok(left);
@@ -288,9 +218,9 @@ impl Cleaner {
         if !self.kept_by.lock().is_empty() && now < state.next_look {
             return Ok(later.max(state.next_look.saturating_sub(now)));
         }
-        let hour = self.files.clock.local_time(self.files.clock.now_ms()).hour;
+        let hour = self.engine.files.clock.local_time(self.engine.files.clock.now_ms()).hour;
         let request = PlanRequest { trigger: ExpiryTrigger::Hour(hour), limit: 1, is_real: true };
-        let plan = self.plan(&mut state, &space, request, lookup)?;
+        let plan = self.plan(&mut state, &space, request)?;
         if let Some(held) = &plan.held {
             self.report_held(&mut state, held);
         }
@@ -321,19 +251,18 @@ impl Cleaner {
     pub(crate) fn expire(
         &self,
         dry_run: bool,
-        lookup: Lookup<'_>,
         carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
     ) -> Result<ExpireReport, StoreError> {
         if is_in_hook() {
             let reason = "a hook that runs during an expiry cannot expire: it would wait for itself".into();
             return Err(StoreError::Busy { reason });
         }
-        let space = self.check_disks()?;
+        let space = self.engine.append_gate.check_disks()?;
         let mut state = self.state.lock();
         self.archive_rule.look_again();
         let mut report = ExpireReport { dry_run, ..ExpireReport::default() };
         let request = PlanRequest { trigger: ExpiryTrigger::Asked, limit: usize::MAX, is_real: !dry_run };
-        let plan = self.plan(&mut state, &space, request, lookup)?;
+        let plan = self.plan(&mut state, &space, request)?;
         if dry_run {
             self.preview(&plan, &mut report)?;
             return Ok(report);
@@ -359,19 +288,19 @@ impl Cleaner {
             report.add_held(held);
         }
         self.remove_old_derived(&mut state, &mut |file| report.add(file))?;
-        report.log_min_offset = self.log.list().min_offset();
+        report.log_min_offset = self.engine.log.list().min_offset();
         Ok(report)
     }
 
     /// Returns the messages that keep the oldest due segment now, by log offset; those of the last look while an expiry
     /// runs, or if a look takes long.
-    pub(crate) fn kept_by(&self, lookup: Lookup<'_>) -> Result<Vec<SegmentHolder>, StoreError> {
+    pub(crate) fn kept_by(&self) -> Result<Vec<SegmentHolder>, StoreError> {
         if self.rules.retention_ms.is_some()
             && let Some(mut state) = self.state.try_lock()
-            && self.files.clock.monotonic() >= state.next_look
+            && self.engine.files.clock.monotonic() >= state.next_look
         {
             let request = PlanRequest { trigger: ExpiryTrigger::Asked, limit: 1, is_real: false };
-            self.plan(&mut state, &DiskSpace::look(&self.files)?, request, lookup)?;
+            self.plan(&mut state, &DiskSpace::look(&self.engine.files)?, request)?;
         }
         Ok(self.kept_by.lock().clone())
     }
@@ -390,13 +319,28 @@ impl Cleaner {
             return Err(StoreError::Busy { reason });
         }
         let _archive = self.archive.lock();
-        let known = ArchiveState::load(&self.files);
+        let known = ArchiveState::load(&self.engine.files);
         let before = known.as_ref().ok().cloned();
         let new = change(known)?;
         if before.is_some_and(|before| before == new) {
             return Ok(());
         }
-        new.unwrap_or_else(ArchiveState::removed).save(&self.files)
+        new.unwrap_or_else(ArchiveState::removed).save(&self.engine.files)
+    }
+
+    /// See [`crate::Store::advance_archive`].
+    pub(crate) fn advance_archive(&self, settings: &str, next: &ArchiveState) -> ArchiveLookup {
+        let mut outcome = None;
+        self.set_archive(&mut |known| {
+            outcome = known?.map(|known| {
+                if known.settings != settings {
+                    return known;
+                }
+                ArchiveState { archived_to: next.archived_to.max(known.archived_to), ..next.clone() }
+            });
+            Ok(outcome.clone())
+        })?;
+        Ok(outcome)
     }
 
     /// Returns why `segment` must stay for the archive. With `looks`, an earlier look at the archive does not count.
@@ -404,7 +348,7 @@ impl Cleaner {
         if looks {
             self.archive_rule.look_again();
         }
-        self.archive_rule.why(segment, self.log.list().min_offset())
+        self.archive_rule.why(segment, self.engine.log.list().min_offset())
     }
 
     /// Runs `replace`, which gives the name of `segment` to another file, while no segment is removed and the archive does
@@ -435,10 +379,10 @@ impl Cleaner {
 
     /// Rests between two removals, in slices, so that a waiting caller can be interrupted.
     fn pause(&self, carry_on: &mut dyn FnMut() -> Result<(), StoreError>) -> Result<(), StoreError> {
-        let mut left = Duration::from_millis(self.options.delete_interval_ms);
+        let mut left = Duration::from_millis(self.engine.options.delete_interval_ms);
         while !left.is_zero() {
             let slice = left.min(Duration::from_millis(50));
-            self.files.clock.sleep(slice);
+            self.engine.files.clock.sleep(slice);
             left -= slice;
             carry_on()?;
         }
@@ -446,15 +390,15 @@ impl Cleaner {
     }
 
     fn preview(&self, plan: &DeletionPlan, report: &mut ExpireReport) -> Result<(), StoreError> {
-        let list = self.log.list();
+        let list = self.engine.log.list();
         let check = uncompacted::UncompactedCheck {
-            files: &self.files,
-            options: &self.options,
+            files: &self.engine.files,
+            options: &self.engine.options,
             list: &list,
-            queues: &self.queues,
-            trusted: self.flusher.dispatched(),
+            queues: &self.engine.queues,
+            trusted: self.engine.flusher.dispatched(),
         };
-        preview(&check, &self.archive_rule, &self.index, plan, report)
+        preview(&check, &self.archive_rule, &self.engine.index, plan, report)
     }
 
     fn plan(
@@ -462,41 +406,47 @@ impl Cleaner {
         state: &mut CleanerState,
         space: &DiskSpace,
         request: PlanRequest,
-        lookup: Lookup<'_>,
     ) -> Result<DeletionPlan, StoreError> {
-        let list = self.log.list();
+        let list = self.engine.log.list();
         let min = list.min_offset();
         state.times = state.times.split_off(&min);
         let scene = PlanInput {
             list: &list,
-            end: self.log.appended(),
-            now_ms: self.files.clock.now_ms(),
+            end: self.engine.log.appended(),
+            now_ms: self.engine.files.clock.now_ms(),
             trigger: request.trigger,
             space,
         };
-        let begun = self.files.clock.monotonic();
+        let begun = self.engine.files.clock.monotonic();
         let (times, stalled) = (&mut state.times, &mut state.stalled);
         let plan = plan(
             &self.rules,
             &scene,
             request.limit,
             &mut |segment| {
-                *times.entry(segment.base_offset()).or_insert_with(|| times_of(&self.files, &list, segment))
+                *times
+                    .entry(segment.base_offset())
+                    .or_insert_with(|| times_of(&self.engine.files, &list, segment))
             },
             &mut |due_end| {
-                let mut known = stalled.clone().unwrap_or_else(|| StalledGroups::load(&self.files));
-                let holders = known_holders(&self.options, lookup()?, &mut known, (due_end, scene.now_ms));
+                let mut known = stalled.clone().unwrap_or_else(|| StalledGroups::load(&self.engine.files));
+                let holders = known_holders(
+                    &self.engine.options,
+                    self.unfinished()?,
+                    &mut known,
+                    (due_end, scene.now_ms),
+                );
                 if request.is_real && stalled.as_ref() != Some(&known) {
-                    if self.options.group_timeout_ms.is_some() {
+                    if self.engine.options.group_timeout_ms.is_some() {
                         // Without it, the times only start later. A full disk must not stop the deletion.
-                        let _ = known.save(&self.files);
+                        let _ = known.save(&self.engine.files);
                     }
                     *stalled = Some(known);
                 }
                 Ok(holders)
             },
         )?;
-        let now = self.files.clock.monotonic();
+        let now = self.engine.files.clock.monotonic();
         state.next_look = now + (now.saturating_sub(begun) * REST_FACTOR).min(LONGEST_REST);
         *self.kept_by.lock() = plan.held.as_ref().map_or_else(Vec::new, |held| held.holders.clone());
         Ok(plan)
@@ -509,7 +459,7 @@ impl Cleaner {
         let (names, waiting) = (names.join(", "), state.wait_for(held.segment.base_offset()));
         if waiting.told != names {
             waiting.told = names;
-            self.options.hooks.tell("segment_kept", Some(&report::held(held)), held.why());
+            self.engine.options.hooks.tell("segment_kept", Some(&report::held(held)), held.why());
         }
     }
 
@@ -533,8 +483,9 @@ impl Cleaner {
             return Ok(DeleteOutcome::Kept(self.report_kept(state, &file, segment.base_offset(), &why)));
         }
         // In memory only: from here on, no read starts below the new minimum or uses the segment.
-        self.queues.correct_min_offsets(segment.end_offset())?;
+        self.engine.queues.correct_min_offsets(segment.end_offset())?;
         let gone = self
+            .engine
             .log
             .retire_oldest(segment.base_offset(), |segment| match &aside {
                 Some(aside) => segment.retire_to(aside),
@@ -543,19 +494,19 @@ impl Cleaner {
             .at_file(|| file.path.clone(), "deleting a log segment")?;
         drop(archive);
         state.waiting = None;
-        state.deleted_at = Some(self.files.clock.monotonic());
+        state.deleted_at = Some(self.engine.files.clock.monotonic());
         if !gone {
             return Ok(DeleteOutcome::Kept(format!("{}: it is not the oldest segment", file.path.display())));
         }
         self.counters.expired_segments.fetch_add(1, Ordering::Relaxed);
         self.counters.expired_bytes.fetch_add(file.bytes, Ordering::Relaxed);
         if let Some(folder) = aside.as_deref().and_then(std::path::Path::parent) {
-            switch::step("retention.sync_aside", || self.files.vfs.sync_dir(folder))
+            switch::step("retention.sync_aside", || self.engine.files.vfs.sync_dir(folder))
                 .at(folder, "syncing the folder of segments to wipe")?;
             state.wipes.push(Arc::clone(segment));
         }
         self.held.lock().push(Arc::clone(segment));
-        self.options.hooks.tell("segment_deleted", Some(&file), file.reason.clone());
+        self.engine.options.hooks.tell("segment_deleted", Some(&file), file.reason.clone());
         self.free_what_is_unused(state)?;
         Ok(DeleteOutcome::Gone(file))
     }
@@ -583,21 +534,21 @@ impl Cleaner {
         if let Some(text) = self.uncompacted(state, segment, file, asked)? {
             return Ok(Some(text));
         }
-        let now = self.files.clock.monotonic();
+        let now = self.engine.files.clock.monotonic();
         let waiting = state.waiting.as_ref().filter(|waiting| waiting.base == base);
         let (ask_at, held_since) = waiting.map_or((None, None), |one| (one.ask_at, one.held_since));
         if ask_at.is_some_and(|at| now < at) {
             return Ok(Some(self.report_kept(state, file, base, "before_delete asked for more time")));
         }
         let since = held_since.unwrap_or(now);
-        let limit = Duration::from_millis(self.options.held_limit_ms);
+        let limit = Duration::from_millis(self.engine.options.held_limit_ms);
         if segment.holders() > 0 && now.saturating_sub(since) < limit {
             let text = self.report_kept(state, file, base, "a reader is using it");
             let waiting = state.wait_for(base);
             (waiting.held_since, waiting.ask_at) = (Some(since), None);
             return Ok(Some(text));
         }
-        match self.options.hooks.ask(file) {
+        match self.engine.options.hooks.ask(file) {
             DeleteVerdict::Delete => {}
             verdict => {
                 let (wait, text) = match verdict {
@@ -620,8 +571,8 @@ impl Cleaner {
         file: &ExpiredFile,
         asked: bool,
     ) -> Result<Option<String>, StoreError> {
-        let (base, now) = (segment.base_offset(), self.files.clock.monotonic());
-        if self.options.expire_uncompacted {
+        let (base, now) = (segment.base_offset(), self.engine.files.clock.monotonic());
+        if self.engine.options.expire_uncompacted {
             return Ok(None);
         }
         if let Some(waiting) = state.waiting.as_ref().filter(|waiting| waiting.base == base && !asked)
@@ -629,10 +580,10 @@ impl Cleaner {
         {
             return Ok(Some(waiting.told.clone()));
         }
-        let list = self.log.list();
+        let list = self.engine.log.list();
         // Everything in the segment is dispatched already.
-        let mut search = UncompactedSearch::load(&self.files, &list)?;
-        let Some(why) = uncompacted::why(&mut search, &self.queues, true, segment)? else {
+        let mut search = UncompactedSearch::load(&self.engine.files, &list)?;
+        let Some(why) = uncompacted::why(&mut search, &self.engine.queues, true, segment)? else {
             return Ok(None);
         };
         let text = self.report_kept(state, file, base, &why);
@@ -645,7 +596,7 @@ impl Cleaner {
         let waiting = state.wait_for(base);
         if waiting.told != why {
             why.clone_into(&mut waiting.told);
-            self.options.hooks.tell("segment_kept", Some(file), why.to_owned());
+            self.engine.options.hooks.tell("segment_kept", Some(file), why.to_owned());
         }
         format!("{}: {why}", file.path.display())
     }
@@ -660,28 +611,28 @@ impl Cleaner {
         if segment.end_offset() <= state.secured {
             return Ok(true);
         }
-        if self.options.durability == Durability::Manual && !asked {
+        if self.engine.options.durability == Durability::Manual && !asked {
             return Ok(false);
         }
-        self.log.flush_to(self.log.appended())?;
-        let point = self.log.sync_point();
-        self.flusher.flush_all(false)?;
-        let dispatched = self.flusher.dispatched();
+        self.engine.log.flush_to(self.engine.log.appended())?;
+        let point = self.engine.log.sync_point();
+        self.engine.flusher.flush_all(false)?;
+        let dispatched = self.engine.flusher.dispatched();
         // Again for the other slot of the durable mark: after a torn write of one slot, an open reads the other.
         if switch::on("retention.second_slot") {
-            self.flusher.flush_all(false)?;
+            self.engine.flusher.flush_all(false)?;
         }
         state.secured = point.last_offset.min(dispatched);
         Ok(segment.end_offset() <= state.secured)
     }
 
     fn wipe_place(&self, segment: &Segment) -> Result<Option<PathBuf>, StoreError> {
-        if !self.options.secure_wipe {
+        if !self.engine.options.secure_wipe {
             return Ok(None);
         }
-        let place = self.files.wipe_place(&segment.path())?;
+        let place = self.engine.files.wipe_place(&segment.path())?;
         if let Some(folder) = place.parent() {
-            self.files.make_folder(folder)?;
+            self.engine.files.make_folder(folder)?;
         }
         Ok(Some(place))
     }
@@ -691,11 +642,11 @@ impl Cleaner {
         self.held.lock().retain(|segment| !segment.free_retired());
         while let Some(at) = state.wipes.iter().position(|segment| !segment.is_in_use()) {
             let segment = state.wipes.swap_remove(at);
-            if let Err(error) = wipe::wipe(&self.files, &segment.path()) {
+            if let Err(error) = wipe::wipe(&self.engine.files, &segment.path()) {
                 state.wipes.push(segment);
                 return Err(error);
             }
-            self.options.hooks.tell("segment_wiped", None, segment.path().display().to_string());
+            self.engine.options.hooks.tell("segment_wiped", None, segment.path().display().to_string());
         }
         Ok(())
     }
@@ -703,7 +654,7 @@ impl Cleaner {
     /// Overwrites the segments that an earlier process left, at the first call, and frees those that readers released.
     fn sweep(&self, state: &mut CleanerState) -> Result<(), StoreError> {
         if !state.swept {
-            wipe::finish(&self.files)?;
+            wipe::finish(&self.engine.files)?;
             state.swept = true;
         }
         self.free_what_is_unused(state)
@@ -715,27 +666,27 @@ impl Cleaner {
         state: &mut CleanerState,
         found: &mut dyn FnMut(ExpiredFile),
     ) -> Result<(), StoreError> {
-        let log_min = self.log.list().min_offset();
+        let log_min = self.engine.log.list().min_offset();
         if log_min <= state.cleaned_min {
             return Ok(());
         }
         let mut removed = |file: ExpiredFile, kind: &'static str| {
             self.counters.expired_bytes.fetch_add(file.bytes, Ordering::Relaxed);
-            self.options.hooks.tell(kind, Some(&file), file.reason.clone());
+            self.engine.options.hooks.tell(kind, Some(&file), file.reason.clone());
             found(file);
         };
-        let synced_to = self.flusher.dispatched();
-        for queue in self.queues.all() {
+        let synced_to = self.engine.flusher.dispatched();
+        for queue in self.engine.queues.all() {
             queue.remove_below(log_min, synced_to, &mut |file| {
                 removed(report::derived(file, ExpiredKind::Queue, log_min), "queue_file_deleted");
             })?;
         }
-        for queue in self.queues.batches() {
+        for queue in self.engine.queues.batches() {
             queue.remove_below(log_min, synced_to, &mut |file| {
                 removed(report::derived(file, ExpiredKind::Queue, log_min), "queue_file_deleted");
             })?;
         }
-        self.index.remove_below(log_min, &mut |file| {
+        self.engine.index.remove_below(log_min, &mut |file| {
             removed(report::derived(file, ExpiredKind::Index, log_min), "index_file_deleted");
         })?;
         state.cleaned_min = log_min;

@@ -10,23 +10,20 @@
 //! `MappedFileQueue#deleteExpiredFileByTime`, `ReferenceResource#shutdown`.
 
 mod cleaner;
-mod disk_space;
 mod holders;
 mod plan;
 mod preview;
 mod report;
-mod segment_times;
 mod stalled_groups;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unarchived;
 mod uncompacted;
+pub(crate) mod unfinished;
 mod wipe;
 
 pub(crate) use cleaner::Cleaner;
 pub use holders::{HolderKind, SegmentHolder};
-pub(crate) use holders::{UnfinishedMessages, holding_groups};
 pub(crate) use preview::preview_of;
 pub(crate) use report::hidden;
 pub use report::{ExpireReport, ExpiredTopic};
-pub(crate) use segment_times::times_of;

@@ -35,9 +35,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::disk_space::{DiskSpace, exceeds};
 use super::holders::{SegmentHolder, names_of};
-use super::segment_times::SegmentTimes;
+use crate::engine::disk_space::{DiskSpace, exceeds};
+use crate::read::segment_times::SegmentTimes;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::{StoreOptions, delete_hours};
 use mqstore_log::commit_log::{Segment, SegmentList};

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::disk_space::DiskSpace;
 use super::holders::Lookup;
 use super::plan::{DeletionPlan, ExpiryTrigger, PlanInput, RetentionRules, plan};
 use super::report::{self, ExpireReport};
-use super::segment_times::times_of;
 use super::stalled_groups::{StalledGroups, known_holders};
 use super::unarchived::ArchiveRule;
 use super::uncompacted;
-use crate::store::topics::load_floors;
+use crate::engine::disk_space::DiskSpace;
+use crate::engine::topics::load_floors;
+use crate::read::segment_times::times_of;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::events::ExpiredKind;

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use super::super::read::cursor::damage_error;
-use super::super::read::view::View;
 use super::queue_position::first_behind;
 use super::request::RowFilter;
 use super::task::{Passed, SkipCallback};
+use crate::read::cursor::damage_error;
+use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::DamagePolicy;
 use mqstore_log::commit_log::Damage;

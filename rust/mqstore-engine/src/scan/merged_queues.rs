@@ -3,11 +3,14 @@
 //! For scans of compacted topics: their messages are partly in compaction files. The messages of a queue keep their
 //! order. Never writes.
 
-use super::super::read::cursor::DamageReport;
-use super::super::read::merged::{MergeOrder, MergedCursor};
-use super::super::store::Store;
+use std::sync::Arc;
+
 use super::request::ScanRequest;
 use super::task::{NextTask, TASK_BYTES, TASK_ENTRIES, Task};
+use crate::read::cursor::DamageReport;
+use crate::read::merged::{MergeOrder, MergedCursor};
+use crate::read::query::{read, readable_bounds};
+use crate::read::view::View;
 use mqstore_base::error::StoreError;
 
 /// Number of records that one step of the merge returns, and of those it may read to find them.
@@ -22,21 +25,20 @@ pub(super) struct MergedQueues {
 impl MergedQueues {
     /// Opens the queues of `topics` within the offsets of the request.
     pub(super) fn new(
-        store: &Store,
+        view: &Arc<dyn View>,
         request: &ScanRequest,
         queues: &[(String, i32)],
         report: &DamageReport,
     ) -> Result<Self, StoreError> {
         let mut cursors = Vec::new();
         for (topic, queue_id) in queues {
-            let (min, max) = store.bounds(topic, *queue_id)?;
+            let (min, max) = readable_bounds(view, topic, *queue_id)?;
             let start = request.start_offset.map(|start| start.clamp(min, max));
-            let cursor = store.read(topic, *queue_id, start, request.end_offset, request.filter.as_ref())?;
+            let cursor = read(view, topic, *queue_id, start, request.end_offset, request.filter.as_ref())?;
             cursors.push(cursor.on_damage(request.on_damage).reporting(report.clone()));
         }
-        let view = store.view();
         let end = view.catch_up()?;
-        Ok(Self { cursor: MergedCursor::new((view, end), MergeOrder::LogOffset, cursors, None) })
+        Ok(Self { cursor: MergedCursor::new((Arc::clone(view), end), MergeOrder::LogOffset, cursors, None) })
     }
 
     pub(super) fn next(&mut self) -> Result<NextTask, StoreError> {

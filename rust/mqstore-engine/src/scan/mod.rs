@@ -24,10 +24,9 @@ pub use request::{RecordTest, ScanPlan, ScanRange, ScanRequest, ScanRow};
 pub use task::Passed;
 pub use workers::{MakeSink, ScanBatch, ScanSink};
 
-use super::read::cursor::DamageReport;
-use super::read::query::no_queue;
-use super::read::view::View;
-use super::store::Store;
+use crate::read::cursor::DamageReport;
+use crate::read::query::{compacted_end, get_at, no_queue};
+use crate::read::view::View;
 use damage::DamageRule;
 use merged_queues::MergedQueues;
 use mqstore_base::error::StoreError;
@@ -81,114 +80,112 @@ pub enum ScanOutput<B> {
     End,
 }
 
-impl Store {
-    /// Starts a scan; `make` returns the sink that builds batches of rows.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`].
-    pub fn scan<S: ScanSink>(&self, request: &ScanRequest, make: MakeSink<S>) -> Result<Scan<S>, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let limit = view.catch_up()?;
-        let span = span(&*view, request, limit);
-        let floors = if request.with_deleted { Arc::default() } else { view.floors() };
-        let filter = Arc::new(RowFilter::new(request, floors));
-        let passed: Arc<Mutex<Vec<(Passed, String)>>> = Arc::default();
-        let (told, noted) = (Arc::clone(&passed), Arc::clone(&view));
-        let expects_deletion = request.expects_deletion;
-        let tell: SkipCallback = Arc::new(move |what, text: String| {
-            told.lock().push((what, text.clone()));
-            if what != Passed::Deleted || !expects_deletion {
-                noted.note(text);
-            }
-        });
-        let damage = Arc::new(DamageRule {
-            view: Arc::clone(&view),
-            filter: Arc::clone(&filter),
-            policy: request.on_damage,
-            queues: wanted_queues(&*view, request)?,
-            tell: Arc::clone(&tell),
-        });
-        let plan = ScanSetup { view, filter, span, tell, damage, passed, make };
-        let mut scan = Scan {
-            plan,
-            work: None,
-            threads: request.threads,
-            start: span.0,
-            position: span.0,
-            follows_entries: false,
-        };
-        let told = Arc::clone(&scan.plan.passed);
-        let report: DamageReport = Arc::new(move |text| told.lock().push((Passed::Damaged, text)));
-        if let Some(queues) = self.compacted_queues(request, &scan.plan.damage)? {
-            let source = MergedQueues::new(self, request, queues, &report)?;
-            (scan.start, scan.position) = (0, 0);
-            scan.begin(ScanSource::Merged(source), Arc::new([]))?;
-            return Ok(scan);
+/// Starts a scan; `make` returns the sink that builds batches of rows.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`].
+pub(crate) fn scan<S: ScanSink>(
+    view: &Arc<dyn View>,
+    request: &ScanRequest,
+    make: MakeSink<S>,
+) -> Result<Scan<S>, StoreError> {
+    let limit = view.catch_up()?;
+    let span = span(&**view, request, limit);
+    let floors = if request.with_deleted { Arc::default() } else { view.floors() };
+    let filter = Arc::new(RowFilter::new(request, floors));
+    let passed: Arc<Mutex<Vec<(Passed, String)>>> = Arc::default();
+    let (told, noted) = (Arc::clone(&passed), Arc::clone(view));
+    let expects_deletion = request.expects_deletion;
+    let tell: SkipCallback = Arc::new(move |what, text: String| {
+        told.lock().push((what, text.clone()));
+        if what != Passed::Deleted || !expects_deletion {
+            noted.note(text);
         }
-        if request.plan == ScanPlan::Messages {
-            let source = MessageSource::new(self, request, &scan.plan.tell, &report)?;
-            (scan.start, scan.position) = (0, 0);
-            scan.begin(ScanSource::Messages(source), Arc::new([]))?;
-            return Ok(scan);
-        }
-        match queue_ranges(&*scan.plan.view, request, span)? {
-            Some(ranges) => scan.follow_entries(ranges)?,
-            None => scan.walk()?,
-        }
-        Ok(scan)
+    });
+    let damage = Arc::new(DamageRule {
+        view: Arc::clone(view),
+        filter: Arc::clone(&filter),
+        policy: request.on_damage,
+        queues: wanted_queues(&**view, request)?,
+        tell: Arc::clone(&tell),
+    });
+    let plan = ScanSetup { view: Arc::clone(view), filter, span, tell, damage, passed, make };
+    let mut scan = Scan {
+        plan,
+        work: None,
+        threads: request.threads,
+        start: span.0,
+        position: span.0,
+        follows_entries: false,
+    };
+    let told = Arc::clone(&scan.plan.passed);
+    let report: DamageReport = Arc::new(move |text| told.lock().push((Passed::Damaged, text)));
+    if let Some(queues) = compacted_queues(view, request, &scan.plan.damage)? {
+        let source = MergedQueues::new(view, request, queues, &report)?;
+        (scan.start, scan.position) = (0, 0);
+        scan.begin(ScanSource::Merged(source), Arc::new([]))?;
+        return Ok(scan);
     }
+    if request.plan == ScanPlan::Messages {
+        let source = MessageSource::new(view, request, &scan.plan.tell, &report)?;
+        (scan.start, scan.position) = (0, 0);
+        scan.begin(ScanSource::Messages(source), Arc::new([]))?;
+        return Ok(scan);
+    }
+    match queue_ranges(&*scan.plan.view, request, span)? {
+        Some(ranges) => scan.follow_entries(ranges)?,
+        None => scan.walk()?,
+    }
+    Ok(scan)
+}
 
-    /// Returns the wanted queues if the scan must read them like [`Store::read`], because one of them is compacted.
-    fn compacted_queues<'a>(
-        &self,
-        request: &ScanRequest,
-        damage: &'a DamageRule,
-    ) -> Result<Option<&'a [(String, i32)]>, StoreError> {
-        let Some(queues) = damage.queues.as_deref().filter(|_| request.as_reads) else { return Ok(None) };
-        for (topic, queue_id) in queues {
-            if self.compacted_end(topic, *queue_id)?.is_some() {
-                return Ok(Some(queues));
-            }
+/// Returns the wanted queues if the scan must read them like [`Store::read`], because one of them is compacted.
+fn compacted_queues<'a>(
+    view: &Arc<dyn View>,
+    request: &ScanRequest,
+    damage: &'a DamageRule,
+) -> Result<Option<&'a [(String, i32)]>, StoreError> {
+    let Some(queues) = damage.queues.as_deref().filter(|_| request.as_reads) else { return Ok(None) };
+    for (topic, queue_id) in queues {
+        if compacted_end(view, topic, *queue_id)?.is_some() {
+            return Ok(Some(queues));
         }
-        Ok(None)
     }
+    Ok(None)
+}
 
-    /// Returns log offsets at which scans of a queue's messages in `range` can begin. For each of `positions`, which
-    /// must ascend, it is the log offset of the first of these messages at or after that position. Positions without
-    /// such a message, or whose unit points to no record, are left out.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`], and errors of the system.
-    pub fn scan_cuts(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        range: (i64, i64),
-        positions: &[u64],
-    ) -> Result<Vec<u64>, StoreError> {
-        self.check()?;
-        let view = self.view();
-        view.catch_up()?;
-        let Some((min, max)) = view.bounds(topic, queue_id)? else {
-            return Err(no_queue(topic, Some(queue_id)));
-        };
-        let (mut low, high) = (range.0.max(min), range.1.min(max));
-        let (mut cuts, mut units) = (Vec::new(), Vec::new());
-        for position in positions {
-            low = first_behind(&*view, (topic, queue_id), (low, high), *position)?;
-            units.clear();
-            view.units(topic, queue_id, low, 1, &mut units)?;
-            let Some((_, unit)) = units.first().filter(|_| low < high) else { break };
-            let Ok(at) = u64::try_from(unit.physical_offset) else { continue };
-            match self.get_at(at) {
-                Ok(_) => cuts.push(at),
-                Err(StoreError::Corrupt { .. }) => {}
-                Err(error) => return Err(error),
-            }
+/// Returns log offsets at which scans of a queue's messages in `range` can begin. For each of `positions`, which
+/// must ascend, it is the log offset of the first of these messages at or after that position. Positions without
+/// such a message, or whose unit points to no record, are left out.
+///
+/// # Errors
+/// [`StoreError::TopicNotFound`], and errors of the system.
+pub(crate) fn scan_cuts(
+    view: &Arc<dyn View>,
+    topic: &str,
+    queue_id: i32,
+    range: (i64, i64),
+    positions: &[u64],
+) -> Result<Vec<u64>, StoreError> {
+    view.catch_up()?;
+    let Some((min, max)) = view.bounds(topic, queue_id)? else {
+        return Err(no_queue(topic, Some(queue_id)));
+    };
+    let (mut low, high) = (range.0.max(min), range.1.min(max));
+    let (mut cuts, mut units) = (Vec::new(), Vec::new());
+    for position in positions {
+        low = first_behind(&**view, (topic, queue_id), (low, high), *position)?;
+        units.clear();
+        view.units(topic, queue_id, low, 1, &mut units)?;
+        let Some((_, unit)) = units.first().filter(|_| low < high) else { break };
+        let Ok(at) = u64::try_from(unit.physical_offset) else { continue };
+        match get_at(view, at) {
+            Ok(_) => cuts.push(at),
+            Err(StoreError::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
         }
-        Ok(cuts)
     }
+    Ok(cuts)
 }
 
 /// Returns the queues of the request, sorted; `None` if it wants all records.

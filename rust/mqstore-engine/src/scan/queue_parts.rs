@@ -4,11 +4,13 @@
 //! Never writes. If a compaction is published meanwhile, the cursor continues in the new files.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::super::read::cursor::{DamageReport, QueueCursor};
-use super::super::store::Store;
 use super::request::ScanRequest;
 use super::task::{NextTask, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
+use crate::read::cursor::{DamageReport, QueueCursor};
+use crate::read::query::read;
+use crate::read::view::View;
 use mqstore_base::error::StoreError;
 
 /// Number of records that one step of a cursor returns, and of those it may read to find them.
@@ -23,7 +25,7 @@ pub(super) struct MessageSource {
 impl MessageSource {
     /// Makes cursors on the ranges of `request`. Reports deleted messages of a queue that was not compacted.
     pub(super) fn new(
-        store: &Store,
+        view: &Arc<dyn View>,
         request: &ScanRequest,
         tell: &SkipCallback,
         report: &DamageReport,
@@ -32,13 +34,13 @@ impl MessageSource {
         for range in request.ranges.iter().flatten() {
             let (topic, queue_id) = (range.topic.as_str(), range.queue_id);
             let (start, end) = (range.start, Some(range.end));
-            let cursor = match store.read(topic, queue_id, Some(start), end, request.filter.as_ref()) {
+            let cursor = match read(view, topic, queue_id, Some(start), end, request.filter.as_ref()) {
                 Err(StoreError::OffsetOutOfRange { min_offset, .. }) if start < min_offset => {
                     let text = format!(
                         "queue {queue_id} of topic {topic:?} begins at offset {min_offset}, not at {start}"
                     );
                     tell(Passed::Deleted, text);
-                    store.read(topic, queue_id, Some(min_offset), end, request.filter.as_ref())
+                    read(view, topic, queue_id, Some(min_offset), end, request.filter.as_ref())
                 }
                 cursor => cursor,
             };

@@ -2,7 +2,7 @@
 //!
 //! Owns nothing; reads a few units of the queue.
 
-use super::super::read::view::View;
+use crate::read::view::View;
 use mqstore_base::error::StoreError;
 
 /// Returns the first offset in `min..max` of a queue whose unit points to log offset `from` or a later one.

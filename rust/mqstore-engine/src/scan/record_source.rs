@@ -10,13 +10,13 @@ use std::sync::Arc;
 use mqstore_format::{CqUnit, RecordView, SCHEDULE_TOPIC};
 use mqstore_io::MappedFileGuard;
 
-use super::super::read::cursor::{SkippedDamage, belongs, place, skip_damage};
-use super::super::read::view::View;
 use super::damage::DamageRule;
 use super::merged_queues::MergedQueues;
 use super::queue_parts::MessageSource;
 use super::request::{RowFilter, ScanRequest};
 use super::task::{EntryLead, NextTask, Passed, TASK_BYTES, TASK_ENTRIES, Task};
+use crate::read::cursor::{SkippedDamage, belongs, place, skip_damage};
+use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{CutRun, Damage, LogScanner, ScanChecks, Segment, SegmentList, read_record};
 

@@ -13,11 +13,11 @@ use std::time::Duration;
 use mqstore_format::RecordView;
 use mqstore_io::sync::{AtomicBool, Condvar, JoinHandle, Mutex, Ordering, spawn};
 
-use super::super::read::view::View;
 use super::damage::DamageRule;
 use super::record_source::{ScanSource, fits};
 use super::request::{RowFilter, ScanRow};
 use super::task::{EntryLead, NextTask, Task};
+use crate::read::view::View;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::{Damage, RecordReader};

@@ -8,22 +8,27 @@ use mqstore_io::switch;
 use mqstore_io::sync::Mutex;
 use mqstore_io::{FileKind, StoreLock};
 
-use super::damage_notes::damage_notes;
-use super::lifecycle::Lifecycle;
-use super::signals::ServiceSignals;
-use super::topics::{Topics, batch_topics_of};
-use crate::compact::compaction_state::CompactionState;
-use crate::lone_job::LoneJob;
+use super::services::remove_replaced;
+use super::writer::Writer;
+use crate::compact::compaction_state::Compactions;
+use crate::engine::append_gate::AppendGate;
+use crate::engine::damage_notes::damage_notes;
+use crate::engine::lifecycle::Lifecycle;
+use crate::engine::signals::ServiceSignals;
+use crate::engine::topics::{Topics, batch_topics_of};
+use crate::engine::{Engine, next_token};
+use crate::reclaim::Reclaim;
 use crate::retention::Cleaner;
-use crate::topic_retention::OlderSlot;
-use crate::write::writer::Writer;
+use crate::topic_retention::{OlderSlot, TopicRetentions};
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::{LivePage, lock_store};
 use mqstore_base::options::{Durability, RecoveryMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
-use mqstore_compaction::{CompactionAppender, CompactionGeometry, finish_swap, remove_deleted};
+use mqstore_compaction::{
+    CompactionAppender, CompactionGeometry, ManifestCache, finish_swap, remove_deleted,
+};
 use mqstore_log::commit_log::{CommitLog, LogOptions, SyncPoint};
 use mqstore_log::dispatch::DispatchRules;
 use mqstore_log::flush::{FlushPolicy, Flusher};
@@ -153,10 +158,9 @@ fn start_writer(
             "{count} committed offsets of groups were after the end of their queue and are set back to it"
         ));
     }
-    let (queues, index) = (Arc::clone(&derived.queues), Arc::clone(&derived.index));
-    let cleaner = Cleaner::new(files, options, Arc::clone(&log), queues, index, Arc::clone(&flusher));
-    cleaner.check_disks()?;
-    let writer = Arc::new(Writer {
+    let append_gate = AppendGate::new(files, options, log.segment_bytes());
+    append_gate.check_disks()?;
+    let engine = Arc::new(Engine {
         files: files.clone(),
         options: options.clone(),
         log,
@@ -167,20 +171,27 @@ fn start_writer(
         flusher,
         topics,
         meta,
-        cleaner,
-        token: crate::write::writer::next_token(),
+        append_gate,
+        token: next_token(),
         ids: UniqueKeyGenerator::new(options.store_host.ip, environment.pid, token as u32)
             .starting_at((token >> 32) as u16)
             .with_utc_offset_ms(files.clock.utc_offset_ms(files.clock.now_ms())),
         signals: ServiceSignals::default(),
         lifecycle: Lifecycle::new(vec![page_lock, lock], notes),
-        compaction: CompactionState::new(CompactionAppender::new(files, geometry)),
+        manifests: ManifestCache::default(),
         rebuilding: Mutex::default(),
-        reclaim: LoneJob::new("reclaim"),
-        topic_expiry: Mutex::default(),
-        older: OlderSlot::default(),
     });
-    writer.advance_past_compacted()?;
+    let cleaner = Arc::new(Cleaner::new(&engine));
+    let appender = CompactionAppender::new(files, geometry);
+    let writer = Arc::new(Writer {
+        topic_retentions: TopicRetentions::new(&engine, &cleaner, OlderSlot::default()),
+        reclaim: Reclaim::new(&engine, &cleaner),
+        compactions: Compactions::new(&engine, appender, remove_replaced),
+        tasks: Mutex::default(),
+        cleaner,
+        engine,
+    });
+    writer.compactions.advance_past_compacted()?;
     Ok(writer)
 }
 

@@ -1,17 +1,9 @@
-//! Quotas of topics and of the log: how appends respect them, and how much of them is used.
-//!
-//! The log checks a quota under the put lock (`commit_log/quota.rs`). This module gives it the first offsets of the
-//! queues; it reads them only when an append would be refused. On disk there is only the quota itself, as an attribute
-//! of the topic.
+//! The quotas of topics, and how much of them is used.
 
-use std::sync::atomic::Ordering;
-
+use mqstore_base::error::StoreError;
 use mqstore_format::json::TopicConfig;
 
-use super::Store;
-use crate::write::writer::Writer;
-use mqstore_base::error::StoreError;
-use mqstore_log::commit_log::EncodedRecord;
+use crate::read::view::View;
 
 /// A topic's quota and its use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,67 +17,20 @@ pub struct TopicQuota {
     pub messages: u64,
 }
 
-impl Store {
-    /// Returns the topics that have a quota, sorted by name.
-    pub fn quotas(&self) -> Result<Vec<TopicQuota>, StoreError> {
-        self.catch_up()?;
-        let view = self.view();
-        let mut quotas = Vec::new();
-        for topic in view.topics()? {
-            let attributes = self.topic_attributes(&topic)?.into_iter().collect();
-            let config = TopicConfig { attributes, ..TopicConfig::new(topic.as_str(), 1) };
-            let Some(max_messages) = config.max_messages() else { continue };
-            let mut messages = 0_u64;
-            for queue_id in view.queue_ids(&topic)? {
-                let (min, max) = view.bounds(&topic, queue_id)?.unwrap_or((0, 0));
-                messages = messages.saturating_add(u64::try_from(max - min).unwrap_or(0));
-            }
-            quotas.push(TopicQuota { topic, max_messages, messages });
+/// Returns the topics that have a quota, sorted by name.
+pub(super) fn quotas(view: &dyn View) -> Result<Vec<TopicQuota>, StoreError> {
+    view.catch_up()?;
+    let mut quotas = Vec::new();
+    for topic in view.topics()? {
+        let attributes = view.attributes(&topic).into_iter().collect();
+        let config = TopicConfig { attributes, ..TopicConfig::new(topic.as_str(), 1) };
+        let Some(max_messages) = config.max_messages() else { continue };
+        let mut messages = 0_u64;
+        for queue_id in view.queue_ids(&topic)? {
+            let (min, max) = view.bounds(&topic, queue_id)?.unwrap_or((0, 0));
+            messages = messages.saturating_add(u64::try_from(max - min).unwrap_or(0));
         }
-        Ok(quotas)
+        quotas.push(TopicQuota { topic, max_messages, messages });
     }
-}
-
-impl Writer {
-    /// Gives records their offsets once the quotas allow all of them.
-    pub(crate) fn append_within_quotas(
-        &self,
-        pending: &mut [EncodedRecord<'_>],
-        now_ms: i64,
-        wants_sync: bool,
-    ) -> Result<u64, StoreError> {
-        loop {
-            match self.log.append(pending, now_ms, wants_sync) {
-                Err(error @ StoreError::Full { .. }) if !self.has_space_again(pending) => {
-                    self.cleaner.counters.refused_appends.fetch_add(1, Ordering::Relaxed);
-                    self.signals.want_expiry_round();
-                    return Err(error);
-                }
-                Err(StoreError::Full { .. }) => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    /// Whether a topic with a quota lost messages to expiry since the last check.
-    fn has_space_again(&self, pending: &[EncodedRecord<'_>]) -> bool {
-        let mut found = false;
-        let mut last = None;
-        for room in pending.iter().map(|pending| pending.room).filter(|room| room.limit().is_some()) {
-            if !last.is_some_and(|last| std::ptr::eq(last, room)) {
-                last = Some(room);
-                found |= room.free(self.queues.first_offsets(room.topic()));
-            }
-        }
-        found
-    }
-
-    /// Updates the quota and the offsets that appends to `topic` are checked against.
-    pub(crate) fn refresh_quota(&self, topic: &str) {
-        let Some(state) = self.topics.get(topic) else { return };
-        let limit = self.topics.max_messages(topic);
-        if limit.is_some() || state.room.limit().is_some() {
-            self.log.block_appends(|| state.room.set(limit, state.total_next_offset()));
-        }
-    }
+    Ok(quotas)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use mqstore_io::sync::{JoinHandle, Mutex, spawn};
 
 use super::background_task::BackgroundTask;
-use crate::write::writer::Writer;
+use super::writer::Writer;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::Durability;
 use mqstore_base::store_files::StoreFiles;
@@ -28,22 +28,25 @@ const GATHER: Duration = Duration::from_millis(1);
 /// The name of the dispatch thread.
 const DISPATCH: &str = "mq-dispatch";
 
-/// The running services of one store.
+/// The running threads of one store.
 #[derive(Debug)]
-pub(crate) struct Services {
+pub(crate) struct ServiceThreads {
     stop: Arc<AtomicBool>,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Services {
+impl ServiceThreads {
+    /// Pause after a task failed.
+    const AGAIN: Duration = Duration::from_millis(200);
+
     /// Starts the services that the options of `writer` need.
     pub(crate) fn start(writer: &Arc<Writer>) -> Result<Self, StoreError> {
-        let services = Self { stop: Arc::new(AtomicBool::new(false)), handles: Mutex::default() };
-        if writer.files.vfs.environment().threads {
+        let threads = Self { stop: Arc::new(AtomicBool::new(false)), handles: Mutex::default() };
+        if writer.engine.files.vfs.environment().threads {
             // A thread that continues would keep the store locked.
-            services.start_all(writer).inspect_err(|_| services.stop(writer))?;
+            threads.start_all(writer).inspect_err(|_| threads.stop(writer))?;
         }
-        Ok(services)
+        Ok(threads)
     }
 
     fn start_all(&self, writer: &Arc<Writer>) -> Result<(), StoreError> {
@@ -51,16 +54,16 @@ impl Services {
         self.spawn(writer, "mq-flush", flush_round)?;
         self.spawn(writer, "mq-meta", meta_round)?;
         self.spawn(writer, "mq-expire", expire_round)?;
-        if writer.options.compaction_interval_ms.is_some() {
+        if writer.engine.options.compaction_interval_ms.is_some() {
             self.spawn(writer, "mq-compact-due", compact_round)?;
         }
-        if writer.options.compaction_feed {
+        if writer.engine.options.compaction_feed {
             self.spawn(writer, "mq-feed", feed_round)?;
         }
-        if writer.options.prewarm {
+        if writer.engine.options.prewarm {
             self.spawn(writer, "mq-prepare", prepare_round)?;
         }
-        if writer.options.durability == Durability::Pooled {
+        if writer.engine.options.durability == Durability::Pooled {
             self.spawn(writer, "mq-commit", commit_round)?;
         }
         Ok(())
@@ -68,7 +71,7 @@ impl Services {
 
     /// Starts the dispatch threads: fewer than the options say, but at least one, if the system cannot start more.
     fn start_dispatch(&self, writer: &Arc<Writer>) -> Result<(), StoreError> {
-        for worker in 0..writer.options.dispatch_workers(&writer.files.vfs.environment()) {
+        for worker in 0..writer.engine.options.dispatch_workers(&writer.engine.files.vfs.environment()) {
             match self.spawn(writer, DISPATCH, if worker == 0 { dispatch_round } else { help_round }) {
                 Err(error) if worker > 0 && error.is_out_of_resources() => break,
                 started => started?,
@@ -95,22 +98,22 @@ impl Services {
             }
             while !stop.load(Ordering::Acquire) {
                 let Some(writer) = weak.upgrade() else { return };
-                if writer.log.check().is_err() {
+                if writer.engine.log.check().is_err() {
                     // Waiters must learn that no message will come.
-                    writer.queues.wake_all();
+                    writer.engine.queues.wake_all();
                     return;
                 }
                 round(&writer, &stop);
             }
         })
-        .at(&writer.files.root, "starting a thread")?;
+        .at(&writer.engine.files.root, "starting a thread")?;
         self.handles.lock().push(handle);
         Ok(())
     }
 
     /// Starts a thread for `task`. The thread ends with the task.
     pub(super) fn run(&self, writer: &Arc<Writer>, task: &Arc<dyn BackgroundTask>) -> Result<(), StoreError> {
-        if !writer.files.vfs.environment().threads {
+        if !writer.engine.files.vfs.environment().threads {
             return Ok(());
         }
         let (weak, alarm) = (Arc::downgrade(task), Arc::downgrade(writer));
@@ -125,7 +128,7 @@ impl Services {
                     Err(error) => {
                         if let Some(writer) = alarm.0.upgrade() {
                             let name = task.name();
-                            writer.lifecycle.note(&format!("{name}: {error}; the store tries again"));
+                            writer.engine.lifecycle.note(&format!("{name}: {error}; the store tries again"));
                         }
                         Self::AGAIN
                     }
@@ -135,7 +138,7 @@ impl Services {
                 }
             }
         })
-        .at(&writer.files.root, "starting a thread")?;
+        .at(&writer.engine.files.root, "starting a thread")?;
         self.handles.lock().push(handle);
         Ok(())
     }
@@ -143,12 +146,12 @@ impl Services {
     /// Ends the services and waits for them.
     pub(crate) fn stop(&self, writer: &Writer) {
         self.stop.store(true, Ordering::Release);
-        for task in writer.lifecycle.tasks() {
+        for task in writer.tasks() {
             task.wake();
         }
-        writer.signals.wake_all();
-        writer.meta.wake();
-        writer.log.stop_preparing();
+        writer.engine.signals.wake_all();
+        writer.engine.meta.wake();
+        writer.engine.log.stop_preparing();
         for handle in self.handles.lock().drain(..) {
             // If a task is the last owner of the store, its own thread closes the store and must not join itself.
             if handle.thread().id() != std::thread::current().id() {
@@ -177,82 +180,78 @@ impl Drop for PanicGuard {
         if std::thread::panicking()
             && let Some(writer) = self.0.upgrade()
         {
-            let _ = writer.log.poison("a background thread", "it panicked; stderr has the message");
+            let _ = writer.engine.log.poison("a background thread", "it panicked; stderr has the message");
         }
     }
 }
 
-/// Runs one round of every service in this thread.
-pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
-    writer.log.prepare()?;
-    writer.log.make_readable()?;
-    writer.dispatch()?;
-    writer.topics.store()?;
-    writer.flusher.step(writer.files.clock.now_ms())?;
-    writer.meta_step()?;
-    writer.cleaner.step(&|| writer.unfinished())?;
-    writer.topic_expiry_step()?;
-    writer.drain_compaction_appends();
-    writer.compact_if_due()
-}
-
 fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
-    let behind = || writer.dispatcher.position() < writer.visible() || stop.load(Ordering::Acquire);
-    if !writer.signals.wait_for_log(LOOK, behind) {
+    let behind =
+        || writer.engine.dispatcher.position() < writer.engine.visible() || stop.load(Ordering::Acquire);
+    if !writer.engine.signals.wait_for_log(LOOK, behind) {
         return;
     }
     // A failure has poisoned the log, which ends this service; after a full disk, the service waits and retries.
     if dispatch(writer).is_err() {
-        writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
+        writer.engine.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     } else {
         // While this thread sleeps here, appends need no system call to wake it, except those that a reader waits for.
-        writer.signals.let_records_gather(GATHER, || stop.load(Ordering::Acquire));
+        writer.engine.signals.let_records_gather(GATHER, || stop.load(Ordering::Acquire));
     }
 }
 
 /// Dispatches in a thread of its own.
 fn dispatch(writer: &Writer) -> Result<u64, StoreError> {
-    writer.files.time(Work::Dispatch, || writer.dispatch())
+    writer.engine.files.time(Work::Dispatch, || writer.engine.dispatch())
 }
 
 /// A round of the other dispatch threads: they sleep as long as the first one keeps up.
 fn help_round(writer: &Writer, stop: &AtomicBool) {
     let stopped = || stop.load(Ordering::Acquire);
-    let much = || writer.visible().saturating_sub(writer.dispatcher.position()) > RUN_BYTES || stopped();
-    if !writer.signals.wait_for_backlog(LOOK, much) || stopped() {
+    let much = || {
+        writer.engine.visible().saturating_sub(writer.engine.dispatcher.position()) > RUN_BYTES || stopped()
+    };
+    if !writer.engine.signals.wait_for_backlog(LOOK, much) || stopped() {
         return;
     }
     if dispatch(writer).is_err() {
-        writer.signals.pause(LOOK, stopped);
+        writer.engine.signals.pause(LOOK, stopped);
     }
 }
 
 fn flush_round(writer: &Writer, stop: &AtomicBool) {
-    let due = || stop.load(Ordering::Acquire) || writer.log.appended() >= writer.flusher.flush_due_offset();
-    let interval = Duration::from_millis(writer.flusher.interval_ms());
-    if writer.signals.wait_for_flush(interval, due) && stop.load(Ordering::Acquire) {
+    let due = || {
+        stop.load(Ordering::Acquire)
+            || writer.engine.log.appended() >= writer.engine.flusher.flush_due_offset()
+    };
+    let interval = Duration::from_millis(writer.engine.flusher.interval_ms());
+    if writer.engine.signals.wait_for_flush(interval, due) && stop.load(Ordering::Acquire) {
         return;
     }
-    let step = writer.topics.store().and_then(|()| writer.flusher.step(writer.files.clock.now_ms()));
+    let step = writer
+        .engine
+        .topics
+        .store()
+        .and_then(|()| writer.engine.flusher.step(writer.engine.files.clock.now_ms()));
     // A failed sync has poisoned the log; after any other failure (a full disk), the service waits and retries.
     if step.is_err() {
-        writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
+        writer.engine.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     }
-    if writer.options.durable_only() {
+    if writer.engine.options.durable_only() {
         // More may be visible now.
-        writer.signals.log_grew();
+        writer.engine.signals.log_grew();
     }
 }
 
 fn meta_round(writer: &Writer, stop: &AtomicBool) {
-    writer.meta.rest(SYNC_INTERVAL_MS, || stop.load(Ordering::Acquire));
+    writer.engine.meta.rest(SYNC_INTERVAL_MS, || stop.load(Ordering::Acquire));
     if stop.load(Ordering::Acquire) {
         return;
     }
     // A failure that stopped the log ends this service; after a full disk, the service waits and retries.
-    if let Err(error) = writer.meta_step() {
-        writer.lifecycle.note(&format!("cannot write the metadata ({error}); the store tries again"));
-        writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
+    if let Err(error) = writer.engine.meta.step(writer.engine.files.clock.now_ms()) {
+        writer.engine.lifecycle.note(&format!("cannot write the metadata ({error}); the store tries again"));
+        writer.engine.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     }
 }
 
@@ -264,76 +263,84 @@ fn expire_round(writer: &Writer, stop: &AtomicBool) {
     let rest = writer.cleaner.rest().max(Duration::from_millis(1));
     let stopped = || stop.load(Ordering::Acquire);
     let least = rest.min(FULL_REST);
-    if writer.signals.wait_to_expire(least, stopped) {
+    if writer.engine.signals.wait_to_expire(least, stopped) {
         return;
     }
     // An append that reaches a quota may be refused only because of segments that are already due.
     writer
+        .engine
         .signals
-        .wait_to_expire(rest.saturating_sub(least), || stopped() || writer.signals.is_round_wanted());
+        .wait_to_expire(rest.saturating_sub(least), || stopped() || writer.engine.signals.is_round_wanted());
     if stopped() {
         return;
     }
-    writer.signals.forget_wanted_round();
-    if let Err(error) = writer.cleaner.step(&|| writer.unfinished()) {
-        writer.lifecycle.note(&format!("cannot remove due files ({error}); the store tries again"));
+    writer.engine.signals.forget_wanted_round();
+    if let Err(error) = writer.cleaner.step() {
+        writer.engine.lifecycle.note(&format!("cannot remove due files ({error}); the store tries again"));
     }
-    if let Err(error) = writer.topic_expiry_step() {
+    if let Err(error) = writer.topic_retentions.step() {
         let note = format!("cannot apply the retention of topics ({error}); the store tries again");
-        writer.lifecycle.note(&note);
+        writer.engine.lifecycle.note(&note);
     }
 }
 
 fn feed_round(writer: &Writer, stop: &AtomicBool) {
     let stopped = || stop.load(Ordering::Acquire);
-    match writer.feed(&stopped) {
+    match writer.compactions.feed(&stopped) {
         Ok(true) => return,
         // Every call reports the failure that stopped the log.
         Ok(false) | Err(StoreError::Poisoned { .. }) => {}
-        Err(error) => writer.warn_append_failed(&error),
+        Err(error) => writer.compactions.warn_append_failed(&error),
     }
-    writer.signals.pause(LOOK, stopped);
+    writer.engine.signals.pause(LOOK, stopped);
 }
 
 fn compact_round(writer: &Writer, stop: &AtomicBool) {
-    let Some(rest) = writer.next_compaction_delay() else { return };
-    if writer.signals.wait_to_expire(rest.max(Duration::from_millis(1)), || stop.load(Ordering::Acquire)) {
+    let Some(rest) = writer.compactions.next_delay() else { return };
+    if writer
+        .engine
+        .signals
+        .wait_to_expire(rest.max(Duration::from_millis(1)), || stop.load(Ordering::Acquire))
+    {
         return;
     }
-    if let Err(error) = writer.compact_if_due() {
-        writer.lifecycle.note(&format!("cannot compact the due topics ({error}); the store tries again"));
+    if let Err(error) = writer.compactions.compact_if_due() {
+        writer
+            .engine
+            .lifecycle
+            .note(&format!("cannot compact the due topics ({error}); the store tries again"));
     }
 }
 
 fn prepare_round(writer: &Writer, stop: &AtomicBool) {
-    if !writer.log.wait_to_prepare(LOOK) {
+    if !writer.engine.log.wait_to_prepare(LOOK) {
         return;
     }
     while !stop.load(Ordering::Acquire) {
-        let begun = writer.files.clock.monotonic();
-        match writer.files.time(Work::Prepare, || writer.log.prepare()) {
+        let begun = writer.engine.files.clock.monotonic();
+        match writer.engine.files.time(Work::Prepare, || writer.engine.log.prepare()) {
             Ok(true) => {}
             // Every call reports the failure that stopped the log.
             Ok(false) | Err(StoreError::Poisoned { .. }) => return,
             Err(error) => {
-                writer.lifecycle.note(&format!(
+                writer.engine.lifecycle.note(&format!(
                     "cannot prepare the next part of the log ({error}); appends continue without it"
                 ));
-                writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
+                writer.engine.signals.pause(LOOK, || stop.load(Ordering::Acquire));
                 return;
             }
         }
-        let rest = writer.log.pause_after(writer.files.clock.monotonic().saturating_sub(begun));
+        let rest = writer.engine.log.pause_after(writer.engine.files.clock.monotonic().saturating_sub(begun));
         if !rest.is_zero() {
-            writer.signals.pause(rest, || stop.load(Ordering::Acquire));
+            writer.engine.signals.pause(rest, || stop.load(Ordering::Acquire));
         }
     }
 }
 
 fn commit_round(writer: &Writer, stop: &AtomicBool) {
-    let due = || writer.commit_is_due() || stop.load(Ordering::Acquire);
-    writer.signals.wait_for_pool(Duration::from_millis(writer.options.commit_interval_ms), due);
+    let due = || writer.engine.commit_is_due() || stop.load(Ordering::Acquire);
+    writer.engine.signals.wait_for_pool(Duration::from_millis(writer.engine.options.commit_interval_ms), due);
     // A failure has poisoned the log, which ends this service.
-    let _ = writer.log.make_readable();
-    writer.signals.log_grew();
+    let _ = writer.engine.log.make_readable();
+    writer.engine.signals.log_grew();
 }

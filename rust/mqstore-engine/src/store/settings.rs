@@ -1,20 +1,19 @@
 //! Settings of topics and groups that an export takes along: queue counts, permissions, attributes, quotas, and the
 //! configurations of consumer groups.
 //!
-//! The target gets a topic in two steps. [`Store::make_topic_of`] creates it before its first message, so that its
-//! kind is right. [`Store::adopt_topic`] sets the rest after the last message: permissions and a quota can refuse
+//! The target gets a topic in two steps. [`Settings::make_topic_of`] creates it before its first message, so that its
+//! kind is right. [`Settings::adopt_topic`] sets the rest after the last message: permissions and a quota can refuse
 //! appends. Topics and groups that the target has already keep their settings.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use mqstore_format::json::{SubscriptionGroup, TopicConfig};
 use mqstore_format::{validate_group, validate_topic};
 
-use super::topics::load_listed;
+use super::quota::{TopicQuota, quotas};
 use super::{OpenSide, Store};
+use crate::engine::topics::load_listed;
 use mqstore_base::error::StoreError;
-use mqstore_base::topic_floors::FloorTable;
 
 /// The settings of a store.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,22 +55,32 @@ fn check_topic(topic: &TopicConfig) -> Result<(), StoreError> {
     Err(StoreError::InvalidMessage { reason })
 }
 
-impl Store {
+/// The settings of topics and groups, for a program that takes them along; from [`Store::settings`].
+#[derive(Clone, Copy)]
+pub struct Settings<'a> {
+    store: &'a Store,
+}
+
+impl<'a> Settings<'a> {
+    pub(super) fn new(store: &'a Store) -> Self {
+        Self { store }
+    }
+
     /// Returns the settings of all topics and groups; in a reader those that the last writer wrote to the disk.
-    pub fn settings(&self) -> Result<StoreSettings, StoreError> {
-        self.check()?;
-        Ok(match &self.inner.side {
+    pub fn all(&self) -> Result<StoreSettings, StoreError> {
+        self.store.check()?;
+        Ok(match &self.store.inner.side {
             OpenSide::Writer(writer, _) => {
-                writer.topics.store()?;
-                let groups = writer.meta.groups();
-                let groups = groups.iter().filter_map(|name| writer.meta.group(name));
+                writer.engine.topics.store()?;
+                let groups = writer.engine.meta.groups();
+                let groups = groups.iter().filter_map(|name| writer.engine.meta.group(name));
                 StoreSettings {
-                    topics: writer.meta.topics().iter().map(|topic| (**topic).clone()).collect(),
+                    topics: writer.engine.meta.topics().iter().map(|topic| (**topic).clone()).collect(),
                     groups: groups.map(|group| (*group).clone()).collect(),
                 }
             }
             OpenSide::Reader(_) => {
-                let listed = load_listed(&self.inner.files, &mut Vec::new());
+                let listed = load_listed(&self.store.inner.files, &mut Vec::new());
                 StoreSettings {
                     topics: listed.table.topics.into_values().collect(),
                     groups: listed.group_configs.into_values().collect(),
@@ -82,24 +91,19 @@ impl Store {
 
     /// Returns the removed topics whose messages may still be in the log. Only for a store that is open for reading.
     pub fn removed_topics(&self) -> BTreeSet<String> {
-        match &self.inner.side {
+        match &self.store.inner.side {
             OpenSide::Writer(..) => BTreeSet::new(),
             OpenSide::Reader(reader) => reader.removed_topics(),
         }
-    }
-
-    /// Returns the floors of deleted topics, which hide their records.
-    pub fn floors(&self) -> Arc<FloorTable> {
-        self.view().floors()
     }
 
     /// Creates a topic with the queues and attributes of `config`, except its quota, its expiry and its permissions.
     /// Returns whether it did; an existing topic stays unchanged.
     ///
     /// # Errors
-    /// Those of [`Self::create_topic`].
+    /// Those of [`Store::create_topic`].
     pub fn make_topic_of(&self, config: &TopicConfig) -> Result<bool, StoreError> {
-        if !self.queue_ids(&config.name)?.is_empty() {
+        if !self.store.queue_ids(&config.name)?.is_empty() {
             return Ok(false);
         }
         let attributes: Vec<_> = config.attributes.clone().into_iter().collect();
@@ -107,7 +111,7 @@ impl Store {
         let kept: Vec<_> =
             attributes.into_iter().filter(|(name, _)| !later.contains(&name.as_str())).collect();
         let queues = config.read_queues.max(config.write_queues).clamp(1, 65_536) as u32;
-        self.create_topic(&config.name, queues, &kept)?;
+        self.store.create_topic(&config.name, queues, &kept)?;
         Ok(true)
     }
 
@@ -116,12 +120,12 @@ impl Store {
     /// # Errors
     /// [`StoreError::TopicNotFound`], and errors of the metadata log.
     pub fn adopt_topic(&self, config: &TopicConfig) -> Result<(), StoreError> {
-        let writer = self.writer("change topics")?;
-        writer.topics.replace(config)?;
-        writer.refresh_quota(&config.name);
-        writer.topics.store()?;
+        let engine = self.store.engine("change topics")?;
+        engine.topics.replace(config)?;
+        engine.refresh_quota(&config.name);
+        engine.topics.store()?;
         if config.expire_after_ms().is_some() {
-            writer.live.note_topic_change();
+            engine.live.note_topic_change();
         }
         Ok(())
     }
@@ -131,11 +135,21 @@ impl Store {
     /// # Errors
     /// Errors of the metadata log.
     pub fn adopt_groups(&self, groups: &[SubscriptionGroup]) -> Result<(), StoreError> {
-        let meta = self.meta()?;
+        let meta = self.store.meta()?;
         let mut last = None;
         for group in groups {
             last = Some(meta.create_group(group)?);
         }
         last.map_or(Ok(()), |place| meta.sync(place))
+    }
+
+    /// Returns the attributes of `topic`, as in RocketMQ's topic table.
+    pub fn attributes_of(&self, topic: &str) -> Result<Vec<(String, String)>, StoreError> {
+        Ok(self.store.checked()?.attributes(topic))
+    }
+
+    /// Returns the topics that have a quota, sorted by name.
+    pub fn quotas(&self) -> Result<Vec<TopicQuota>, StoreError> {
+        quotas(&*self.store.checked()?)
     }
 }

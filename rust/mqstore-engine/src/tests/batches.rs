@@ -72,7 +72,7 @@ fn one_call_is_one_record_that_takes_an_offset_for_each_message() {
     assert_eq!((queues[1].min_offset, queues[1].max_offset), (0, 1));
 
     // The record is the one that RocketMQ's broker makes of a batch.
-    let record = store.get_at(first[0].commit_log_offset).unwrap();
+    let record = store.log().get_at(first[0].commit_log_offset).unwrap();
     let view = record.view().unwrap();
     assert_eq!(view.inner_batch(), Some((0, 3)));
     assert!(view.sys_flag.inner_batch() && view.sys_flag.0 & 0x40 != 0);

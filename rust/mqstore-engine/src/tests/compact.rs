@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::Boundary;
 use crate::testing::*;
-use crate::{TableRow, TableRows};
+use crate::{TableLoad, TableRow, TableRows};
 use mqstore_compaction::{CompactionOptions, CompactionReport, JobControl};
 
 const TABLE: &str = "table";
@@ -220,7 +220,7 @@ fn a_table_is_loaded_with_the_newest_of_each_key() {
         }
         let mut rows = TableRows::default();
         for keeps in [true, false] {
-            let mut load = store.load_table(TABLE, 0, keeps).unwrap();
+            let mut load = TableLoad::new(&store, TABLE, 0, keeps).unwrap();
             while load.step(7).unwrap() {}
             assert_eq!(load.reached(), 31 + i64::from(compacted));
             rows.absorb(load);
@@ -231,7 +231,7 @@ fn a_table_is_loaded_with_the_newest_of_each_key() {
         put(&store, TABLE, 0, b"", "k3");
         // A table that missed a deletion learns of it from the next load.
         rows.put("k3", 0, TableRow { queue_offset: 3, store_timestamp: 0, record: None });
-        let mut load = store.load_table(TABLE, 0, false).unwrap();
+        let mut load = TableLoad::new(&store, TABLE, 0, false).unwrap();
         while load.step(100).unwrap() {}
         rows.absorb(load);
         assert!(!rows.contains("k3"));

@@ -520,7 +520,7 @@ fn the_background_syncs_queues_that_are_four_segments_behind() {
     let (world, ..) = World::simulated();
     let options = StoreOptions { durability: Durability::Async, segment_bytes: 4096, ..small() };
     let store = world.open(OpenMode::Create, &options).unwrap();
-    let dispatched = || store.writer("ask").unwrap().flusher.dispatched();
+    let dispatched = || store.engine("ask").unwrap().flusher.dispatched();
     let body = vec![b'x'; 3000];
     let mut reached = Vec::new();
     for _ in 0..12 {

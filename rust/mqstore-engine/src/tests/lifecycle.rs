@@ -223,7 +223,7 @@ fn damage_below_the_mark_is_refused_and_nothing_changes() {
     file.write_all_at(&[byte[0] ^ 4], 300).unwrap();
     // The mark is still valid, so recovery starts after the damage; a read reports it.
     let store = world.open(OpenMode::Read, &small()).unwrap();
-    let mut cursor = store.scan_log(None).unwrap();
+    let mut cursor = store.log().scan(None).unwrap();
     assert_eq!(cursor.next_batch(usize::MAX).unwrap().len(), 99);
     assert!(store.notes().iter().any(|note| note.contains("skipped")), "{:?}", store.notes());
     let report = mqstore_inspect::verify(&world.files(), &small(), &mut |_| Ok(())).unwrap();
@@ -323,7 +323,7 @@ fn a_closed_store_of_somebody_else_is_not_cut_where_it_is_damaged() {
     assert!(vfs.stat(&world.files().abort()).is_err());
     assert!(vfs.stat(&world.files().side()).is_err());
     let reader = world.open(OpenMode::Read, &small()).unwrap();
-    assert_eq!(reader.scan_log(None).unwrap().next_batch(usize::MAX).unwrap().len(), 99);
+    assert_eq!(reader.log().scan(None).unwrap().next_batch(usize::MAX).unwrap().len(), 99);
 }
 
 #[test]

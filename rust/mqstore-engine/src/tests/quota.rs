@@ -9,7 +9,7 @@ fn with_quota(store: &Store, topic: &str, queues: u32, most: u64) {
 }
 
 fn quota_of(store: &Store, topic: &str) -> Option<(u64, u64)> {
-    let found = store.quotas().unwrap().into_iter().find(|quota| quota.topic == topic)?;
+    let found = store.settings().quotas().unwrap().into_iter().find(|quota| quota.topic == topic)?;
     let TopicQuota { max_messages, messages, .. } = found;
     Some((max_messages, messages))
 }
@@ -50,7 +50,7 @@ fn a_topic_takes_as_many_as_it_may_hold_and_a_batch_whole_or_not_at_all() {
     assert_eq!(store.stats().unwrap().refused_appends, 3);
     assert_eq!((quota_of(&store, "a"), quota_of(&store, "b")), (Some((10, 10)), None));
     // Brokers see the quota as an attribute. It can be changed and removed.
-    let attributes = store.topic_attributes("a").unwrap();
+    let attributes = store.settings().attributes_of("a").unwrap();
     assert_eq!(attributes, [("mqstore.max.messages".to_owned(), "10".to_owned())]);
     let change = |most| TopicChange { max_messages: Some(most), ..TopicChange::default() };
     store.change_topic("a", change(12)).unwrap();

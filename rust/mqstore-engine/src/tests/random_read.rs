@@ -77,7 +77,7 @@ fn a_flipped_bit_is_found_by_the_first_read_and_by_every_later_one() {
     let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
     for _ in 0..2 {
         assert!(matches!(store.message_at("a", 0, 20), Err(StoreError::Corrupt { .. })));
-        assert!(matches!(store.get_at(place), Err(StoreError::Corrupt { .. })));
+        assert!(matches!(store.log().get_at(place), Err(StoreError::Corrupt { .. })));
         assert_eq!(offsets(&store.messages_at("a", 0, &[19, 21]).unwrap()), [Some(19), Some(21)]);
         let mut cursor = store.read("a", 0, None, None, None).unwrap();
         assert_eq!(cursor.next_batch(999).unwrap().len(), 20);
@@ -120,7 +120,7 @@ fn reads_from_far_behind_the_end_are_counted_and_not_mapped() {
     for record in &all {
         let found = store.message_at("a", 0, record.queue_offset).unwrap().unwrap();
         assert_eq!(found.bytes(), record.bytes());
-        assert_eq!(store.get_at(record.commit_log_offset).unwrap().bytes(), record.bytes());
+        assert_eq!(store.log().get_at(record.commit_log_offset).unwrap().bytes(), record.bytes());
     }
     let stats = store.stats().unwrap();
     assert_eq!((stats.hot_reads, stats.cold_reads), (3 * hot.len() as u64, 3 * cold.len() as u64));

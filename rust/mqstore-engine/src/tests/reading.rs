@@ -20,15 +20,15 @@ fn messages_are_found_by_id_position_and_unique_key() {
     for store in [&store, &reader] {
         for (index, one) in appended.iter().enumerate() {
             let wanted = format!("m{index}").into_bytes();
-            assert_eq!(body(&store.get_at(one.commit_log_offset).unwrap()), wanted);
+            assert_eq!(body(&store.log().get_at(one.commit_log_offset).unwrap()), wanted);
             assert_eq!(body(&store.get(one.unique_id.as_str()).unwrap().unwrap()), wanted);
             let host = StoreOptions::default().store_host;
             let id = mqstore_format::offset_message_id(&host, one.commit_log_offset as i64);
             assert_eq!(body(&store.get(&id).unwrap().unwrap()), wanted);
         }
         assert!(store.get("no such id").unwrap().is_none());
-        assert!(store.get_at(appended[1].commit_log_offset + 1).is_err());
-        assert!(store.get_at(u64::MAX).is_err());
+        assert!(store.log().get_at(appended[1].commit_log_offset + 1).is_err());
+        assert!(store.log().get_at(u64::MAX).is_err());
     }
 }
 
@@ -132,7 +132,7 @@ fn filters_match_properties() {
         let filter = MessageFilter::sql(expression).unwrap();
         let found = store.read("t", 0, None, None, Some(&filter)).unwrap().next_batch(99).unwrap();
         assert_eq!(found.len(), wanted, "{expression}");
-        let in_log = store.scan_log(None).unwrap().filtered(Some(filter)).next_batch(99).unwrap();
+        let in_log = store.log().scan(None).unwrap().filtered(Some(filter)).next_batch(99).unwrap();
         assert_eq!(in_log.len(), wanted, "{expression}");
     }
     let error = MessageFilter::sql("price >").unwrap_err();
@@ -149,7 +149,7 @@ fn a_filter_that_finds_nothing_gives_back_control() {
     }
     let filter = MessageFilter::sql("n >= 25").unwrap();
     let mut queue = store.read("t", 0, None, None, Some(&filter)).unwrap();
-    let mut log = store.scan_log(None).unwrap().filtered(Some(filter));
+    let mut log = store.log().scan(None).unwrap().filtered(Some(filter));
     for wanted in [0, 0, 5] {
         let (in_queue, in_log) = (queue.next_of(99, 10).unwrap(), log.next_of(99, 10).unwrap());
         assert_eq!((in_queue.records.len(), in_log.records.len()), (wanted, wanted));
@@ -269,15 +269,15 @@ fn a_queue_that_begins_late_has_blank_units_before_its_first_message() {
     let (world, _, _) = World::simulated();
     let store = world.open(OpenMode::Create, &small()).unwrap();
     store.create_topic("t", 2, &[]).unwrap();
-    assert_eq!(store.advance_queue("t", 0, 1000).unwrap(), 1000);
+    assert_eq!(store.system_appends().advance_queue("t", 0, 1000).unwrap(), 1000);
     // A queue never goes back, and passes over few offsets once it has begun.
-    assert_eq!(store.advance_queue("t", 0, 10).unwrap(), 1000);
-    assert_eq!(store.advance_queue("t", 0, 2001).unwrap(), 1000);
-    assert_eq!(store.advance_queue("t", 1, i64::MAX).unwrap(), 0);
-    assert_eq!(store.advance_queue("t", 1, -1).unwrap(), 0);
-    assert!(matches!(store.advance_queue("u", 0, 5), Err(StoreError::TopicNotFound { .. })));
+    assert_eq!(store.system_appends().advance_queue("t", 0, 10).unwrap(), 1000);
+    assert_eq!(store.system_appends().advance_queue("t", 0, 2001).unwrap(), 1000);
+    assert_eq!(store.system_appends().advance_queue("t", 1, i64::MAX).unwrap(), 0);
+    assert_eq!(store.system_appends().advance_queue("t", 1, -1).unwrap(), 0);
+    assert!(matches!(store.system_appends().advance_queue("u", 0, 5), Err(StoreError::TopicNotFound { .. })));
     assert_eq!(put(&store, "t", 0, b"first", "k").queue_offset, 1000);
-    assert_eq!(store.advance_queue("t", 0, 1011).unwrap(), 1011);
+    assert_eq!(store.system_appends().advance_queue("t", 0, 1011).unwrap(), 1011);
     assert_eq!(put(&store, "t", 0, b"second", "k").queue_offset, 1011);
     assert_eq!(put(&store, "t", 1, b"other", "k").queue_offset, 0);
     for round in 0..2 {

@@ -231,13 +231,13 @@ fn copies_keep_what_an_application_cannot_set() {
         born_host: Host::new([1, 2, 3, 4], 5),
         reconsume_times: 6,
     };
-    let appended = store.append_copies(&[copy], &[origin]).unwrap();
-    let stored = store.get_at(appended[0].commit_log_offset).unwrap();
+    let appended = store.system_appends().append_copies(&[copy], &[origin]).unwrap();
+    let stored = store.log().get_at(appended[0].commit_log_offset).unwrap();
     let view = stored.view().unwrap();
     assert_eq!((view.born_host, view.reconsume_times, view.born_timestamp), (origin.born_host, 6, -5));
     assert_eq!((view.sys_flag, view.flag, view.unique_key()), (SysFlag(0x701), 9, None));
     store.create_topic("batches", 1, &[("queue.type".to_owned(), "BatchCQ".to_owned())]).unwrap();
-    let refused = store.append_copies(&[message("batches", Some(0), b"x", &[])], &[origin]);
+    let refused = store.system_appends().append_copies(&[message("batches", Some(0), b"x", &[])], &[origin]);
     assert!(matches!(refused, Err(StoreError::InvalidMessage { .. })));
 }
 
@@ -278,12 +278,12 @@ fn cuts_are_the_first_messages_behind_places_of_the_log() {
     let positions: Vec<u64> = (0..=end).step_by(701).collect();
     let behind = |position: &u64| places.iter().find(|place| *place >= position).copied();
     let wanted: Vec<u64> = positions.iter().filter_map(behind).collect();
-    assert_eq!(store.scan_cuts("a", 1, (20, 130), &positions).unwrap(), wanted);
+    assert_eq!(store.log().scan_cuts("a", 1, (20, 130), &positions).unwrap(), wanted);
     assert!(wanted.len() > 50);
     for nothing in [(500, 900), (30, 30)] {
-        assert!(store.scan_cuts("a", 1, nothing, &positions).unwrap().is_empty());
+        assert!(store.log().scan_cuts("a", 1, nothing, &positions).unwrap().is_empty());
     }
-    assert!(matches!(store.scan_cuts("a", 9, (0, 1), &[0]), Err(StoreError::TopicNotFound { .. })));
+    assert!(matches!(store.log().scan_cuts("a", 9, (0, 1), &[0]), Err(StoreError::TopicNotFound { .. })));
 }
 
 /// Parts of queues are returned as reads return them: the compacted messages, then the later ones.

@@ -75,7 +75,7 @@ fn a_close_and_a_failure_call_all_who_wait() {
             .collect();
         if fails {
             let OpenSide::Writer(writer, _) = &store.inner.side else { panic!("opened for writing") };
-            let _ = writer.log.poison("a test", "it says so");
+            let _ = writer.engine.log.poison("a test", "it says so");
             for _ in 0..1000 {
                 if called.load(Ordering::SeqCst) == 1000 {
                     break;

@@ -20,5 +20,7 @@ mod usage;
 
 pub(crate) use older::OlderSlot;
 pub use older::{OlderFloor, OlderLimits, OlderTopics};
-pub(crate) use state::TopicExpiry;
+pub(crate) use settings::due_messages;
+pub(crate) use state::TopicRetentions;
 pub use usage::TopicUsage;
+pub(crate) use usage::usage;

@@ -10,10 +10,9 @@ use mqstore_base::topic_floors::TopicRetention;
 use mqstore_io::sync::{Arc, Ordering};
 
 use super::limits::{DueFloor, TopicPlace};
-use super::state::TopicExpiry;
+use super::state::{TopicExpiry, TopicRetentions};
 use crate::read::view::View;
 use crate::retention::{ExpireReport, hidden};
-use crate::write::writer::Writer;
 
 /// Interval of the background passes.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -21,16 +20,16 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of floors that are synced together.
 const BATCH: usize = 256;
 
-impl Writer {
+impl TopicRetentions {
     /// A round of the background: applies the limits of all topics if a pass is due.
     ///
     /// # Errors
-    /// Those of [`Self::expire_topics`]; the next call tries again.
-    pub(crate) fn topic_expiry_step(&self) -> Result<(), StoreError> {
+    /// Those of [`Self::expire`]; the next call tries again.
+    pub(crate) fn step(&self) -> Result<(), StoreError> {
         {
             // An explicit pass is running; the background has nothing to do.
-            let Some(mut state) = self.topic_expiry.try_lock() else { return Ok(()) };
-            let now = self.files.clock.monotonic();
+            let Some(mut state) = self.state.try_lock() else { return Ok(()) };
+            let now = self.engine.files.clock.monotonic();
             if now < state.next {
                 return Ok(());
             }
@@ -44,7 +43,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`StoreError::Busy`] inside a hook; errors of reads and syncs, after which raised floors stay.
-    pub(crate) fn expire_topics(
+    pub(crate) fn expire(
         &self,
         report: &mut ExpireReport,
         carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
@@ -62,14 +61,14 @@ impl Writer {
         report: &mut ExpireReport,
         carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let limits = self.meta.retentions();
-        let is_raised = || self.floors().iter().any(|(_, floor)| floor.log_offset > floor.deleted);
+        let limits = self.engine.meta.retentions();
+        let is_raised = || self.engine.floors().iter().any(|(_, floor)| floor.log_offset > floor.deleted);
         if limits.is_empty() && !is_raised() {
             return Ok(());
         }
-        let mut state = self.topic_expiry.lock();
-        let end = match View::catch_up(self) {
-            Err(StoreError::DiskFull { .. }) => self.dispatcher.position(),
+        let mut state = self.state.lock();
+        let end = match self.engine.catch_up() {
+            Err(StoreError::DiskFull { .. }) => self.engine.dispatcher.position(),
             caught_up => caught_up?,
         };
         state.measured.retain(|topic, _| limits.contains_key(topic));
@@ -98,15 +97,15 @@ impl Writer {
         limits: TopicRetention,
         end: u64,
     ) -> Result<Option<DueFloor>, StoreError> {
-        if self.topics.get(topic).is_none_or(|known| known.is_removed()) {
+        if self.engine.topics.get(topic).is_none_or(|known| known.is_removed()) {
             state.measured.remove(topic);
             return Ok(None);
         }
-        let now_ms = self.files.clock.now_ms();
+        let now_ms = self.engine.files.clock.now_ms();
         // After an error, or if the floor is not raised, the topic is measured again.
         let mut measured = state.measured.remove(topic).unwrap_or_default();
         let older = self.older.get();
-        let due = TopicPlace { view: self, topic, end, older: older.as_deref() }.due_floor(
+        let due = TopicPlace { view: &*self.engine, topic, end, older: older.as_deref() }.due_floor(
             limits,
             now_ms,
             &mut measured,
@@ -122,22 +121,22 @@ impl Writer {
         asked: bool,
         report: &mut ExpireReport,
     ) -> Result<(), StoreError> {
-        if self.options.durability == Durability::Manual && !asked {
-            let durable = self.log.durable();
+        if self.engine.options.durability == Durability::Manual && !asked {
+            let durable = self.engine.log.durable();
             due.retain(|(_, floor)| floor.log_offset <= durable);
         }
         let Some(end) = due.iter().map(|(_, floor)| floor.log_offset).max() else { return Ok(()) };
         // A log that loses its end would give the log offsets before a floor to new records.
-        self.log.flush_to(end)?;
+        self.engine.log.flush_to(end)?;
         let wanted: Vec<_> =
             due.iter().map(|(topic, floor)| (&**topic, floor.log_offset, &floor.queues)).collect();
-        let raised = self.meta.raise_floors(&wanted)?;
-        self.dispatcher.rules().floors.raise(raised.iter().cloned());
+        let raised = self.engine.meta.raise_floors(&wanted)?;
+        self.engine.dispatcher.rules().floors.raise(raised.iter().cloned());
         for (topic, _) in &raised {
-            self.queues.correct_min_offsets_of(topic)?;
+            self.engine.queues.correct_min_offsets_of(topic)?;
         }
-        self.live.note_topic_change();
-        self.dispatcher.rules().floors.count_change();
+        self.engine.live.note_topic_change();
+        self.engine.dispatcher.rules().floors.count_change();
         for (topic, floor) in due.drain(..) {
             if raised.iter().any(|(name, _)| *name == topic) {
                 report.topics.push(floor.report(&topic));
@@ -153,29 +152,30 @@ impl Writer {
         asked: bool,
         report: &mut ExpireReport,
     ) -> Result<(), StoreError> {
-        let floors = self.floors();
+        let floors = self.engine.floors();
         for (topic, floor) in floors.iter().filter(|(_, floor)| floor.log_offset > floor.deleted) {
             let floor = floor.log_offset;
             if state.cleaned.get(topic).is_some_and(|cleaned| *cleaned >= floor) {
                 continue;
             }
             if self.has_files_below(topic, floor)? {
-                if self.options.durability == Durability::Manual && !asked {
+                if self.engine.options.durability == Durability::Manual && !asked {
                     continue;
                 }
-                self.flusher.flush_all(false)?;
-                let synced_to = self.flusher.dispatched();
+                self.engine.flusher.flush_all(false)?;
+                let synced_to = self.engine.flusher.dispatched();
                 // Again for the other slot of the durable mark: after a torn write of one slot, an open reads the
                 // other.
-                self.flusher.flush_all(false)?;
+                self.engine.flusher.flush_all(false)?;
                 let mut removed = |file: &OldFile| {
                     let file = hidden(file, floor);
                     self.cleaner.counters.expired_bytes.fetch_add(file.bytes, Ordering::Relaxed);
-                    self.options.hooks.tell("queue_file_deleted", Some(&file), file.reason.clone());
+                    self.engine.options.hooks.tell("queue_file_deleted", Some(&file), file.reason.clone());
                     report.add(file);
                 };
                 // A rebuild replaces queue files while no flush runs.
-                self.flusher
+                self.engine
+                    .flusher
                     .run_while_idle(|| self.remove_files_below(topic, floor, synced_to, &mut removed))?;
             }
             if !self.has_files_below(topic, floor)? {
@@ -187,9 +187,11 @@ impl Writer {
 
     /// Whether a queue of the topic has a file, except its last one, that is completely before log offset `floor`.
     fn has_files_below(&self, topic: &str, floor: u64) -> Result<bool, StoreError> {
-        for queue_id in self.queues.ids(topic) {
-            let plain = self.queues.get(topic, queue_id).map(|queue| queue.files_below(floor, u64::MAX));
-            let batch = self.queues.batch(topic, queue_id).map(|queue| queue.files_below(floor, u64::MAX));
+        for queue_id in self.engine.queues.ids(topic) {
+            let plain =
+                self.engine.queues.get(topic, queue_id).map(|queue| queue.files_below(floor, u64::MAX));
+            let batch =
+                self.engine.queues.batch(topic, queue_id).map(|queue| queue.files_below(floor, u64::MAX));
             for files in plain.into_iter().chain(batch) {
                 if !files?.is_empty() {
                     return Ok(true);
@@ -206,11 +208,11 @@ impl Writer {
         synced_to: u64,
         removed: &mut dyn FnMut(&OldFile),
     ) -> Result<(), StoreError> {
-        for queue_id in self.queues.ids(topic) {
-            if let Some(queue) = self.queues.get(topic, queue_id) {
+        for queue_id in self.engine.queues.ids(topic) {
+            if let Some(queue) = self.engine.queues.get(topic, queue_id) {
                 queue.remove_below(floor, synced_to, removed)?;
             }
-            if let Some(queue) = self.queues.batch(topic, queue_id) {
+            if let Some(queue) = self.engine.queues.batch(topic, queue_id) {
                 queue.remove_below(floor, synced_to, removed)?;
             }
         }

@@ -1,13 +1,39 @@
-//! The state that is kept between two passes.
+//! The retentions of topics of an open store, and the state that is kept between two passes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mqstore_io::sync::Arc;
+use mqstore_io::sync::{Arc, Mutex};
+
+use super::older::OlderSlot;
+use crate::engine::Engine;
+use crate::retention::Cleaner;
+
+/// The service that applies the limits of topics.
+pub(crate) struct TopicRetentions {
+    pub(super) engine: Arc<Engine>,
+    /// Counts removed files.
+    pub(super) cleaner: Arc<Cleaner>,
+    /// Locked while limits are applied.
+    pub(super) state: Mutex<TopicExpiry>,
+    pub(super) older: OlderSlot,
+}
+
+impl TopicRetentions {
+    /// Makes the service of a store; `older` has the messages from before its log.
+    pub(crate) fn new(engine: &Arc<Engine>, cleaner: &Arc<Cleaner>, older: OlderSlot) -> Self {
+        Self { engine: Arc::clone(engine), cleaner: Arc::clone(cleaner), state: Mutex::default(), older }
+    }
+
+    /// Returns the messages from before the log, shared.
+    pub(crate) fn older(&self) -> OlderSlot {
+        self.older.clone()
+    }
+}
 
 /// The state of the passes over all topics.
 #[derive(Debug, Default)]
-pub(crate) struct TopicExpiry {
+pub(super) struct TopicExpiry {
     /// The bytes of topics, as of the last pass.
     pub(super) measured: BTreeMap<Arc<str>, MeasuredTopic>,
     /// The floors before which whole queue files were removed.

@@ -53,7 +53,7 @@ fn found_by_key(store: &Store, topic: &str) -> usize {
 }
 
 fn in_log(store: &Store, topic: &str) -> usize {
-    let records = store.scan_log(None).unwrap().next_batch(usize::MAX).unwrap();
+    let records = store.log().scan(None).unwrap().next_batch(usize::MAX).unwrap();
     records.iter().filter(|record| record.view().unwrap().topic == topic).count()
 }
 
@@ -145,7 +145,7 @@ fn each_limit_hides_the_oldest_messages_from_every_answer() {
         fill(&store, &clock, 30);
         let reader = world.open(OpenMode::Read, &small()).unwrap();
         expect(&reader, 0..30, 30);
-        store.set_retention("orders", limits).unwrap();
+        store.retention().set("orders", limits).unwrap();
         expect(&store, 0..30, 30);
         let plan = store.expire(true, &mut || Ok(())).unwrap();
         assert_eq!(reader.expire(true, &mut || Ok(())).unwrap().topics, plan.topics);
@@ -181,12 +181,12 @@ fn bytes_count_whole_records_over_all_queues() {
         put(&store, "orders", number % 3, &body(number.into()), "k");
         clock.advance(HOUR);
     }
-    let usage = |store: &Store| store.retention_usage(&mut || Ok(())).unwrap();
+    let usage = |store: &Store| store.retention().usage(&mut || Ok(())).unwrap();
     let limits = TopicRetention { max_bytes: Some(1 << 20), ..TopicRetention::default() };
-    store.set_retention("orders", limits).unwrap();
+    store.retention().set("orders", limits).unwrap();
     let all = usage(&store)[0].live_bytes;
     let limits = TopicRetention { max_bytes: Some(all / 12 * 5 + 1), ..TopicRetention::default() };
-    store.set_retention("orders", limits).unwrap();
+    store.retention().set("orders", limits).unwrap();
     assert_eq!(expire(&store).topics[0].messages, 7);
     let firsts = [0, 1, 2].map(|queue_id| store.bounds("orders", queue_id).unwrap());
     assert_eq!(firsts, [(3, 4), (2, 4), (2, 4)]);
@@ -198,7 +198,7 @@ fn bytes_count_whole_records_over_all_queues() {
         assert_eq!(expire(&store).topics[0].messages, 1);
     }
     assert_eq!(usage(&store)[0].live_bytes, all / 12 * 5);
-    store.set_retention("orders", TopicRetention::default()).unwrap();
+    store.retention().set("orders", TopicRetention::default()).unwrap();
     put(&store, "orders", 0, &body(15), "k");
     assert_eq!(expire(&store).topics, []);
     assert_eq!(usage(&store)[0].limits, TopicRetention::default(), "hidden records are still listed");
@@ -209,14 +209,17 @@ fn whole_queue_files_go_and_no_unit_is_blanked() {
     let (world, _, clock) = World::simulated();
     let store = world.open(OpenMode::Create, &small()).unwrap();
     fill(&store, &clock, 37);
-    store.set_retention("orders", at_most(12)).unwrap();
+    store.retention().set("orders", at_most(12)).unwrap();
     let done = expire(&store);
     assert_eq!(done.files.len(), 2);
     assert!(done.files.iter().all(|file| file.reason.starts_with("topic: ")));
     assert_eq!((queue_files(&world), blanks(&world)), (vec!["400".to_owned(), "600".to_owned()], 0));
     expect(&store, 25..37, 37);
     // The last file never goes: it keeps the next offset.
-    store.set_retention("orders", TopicRetention { keep_ms: Some(1), ..TopicRetention::default() }).unwrap();
+    store
+        .retention()
+        .set("orders", TopicRetention { keep_ms: Some(1), ..TopicRetention::default() })
+        .unwrap();
     expire(&store);
     assert_eq!(queue_files(&world), ["600"]);
     expect(&store, 37..37, 37);
@@ -244,7 +247,7 @@ fn the_log_is_dispatched_again_without_the_units_of_removed_files() {
     let (world, sim, clock) = World::simulated();
     let store = world.open(OpenMode::Create, &small()).unwrap();
     fill(&store, &clock, 37);
-    store.set_retention("orders", at_most(12)).unwrap();
+    store.retention().set("orders", at_most(12)).unwrap();
     expire(&store);
     store.close().unwrap();
     // Without the manifest, recovery dispatches the whole log.
@@ -271,11 +274,11 @@ fn topics_of_the_system_and_compaction_topics_are_refused() {
         "rmq_sys_wheel_timer",
     ] {
         store.create_topic(topic, 1, &[]).unwrap();
-        assert!(matches!(store.set_retention(topic, keep(1)), Err(StoreError::Refused { .. })), "{topic}");
+        assert!(matches!(store.retention().set(topic, keep(1)), Err(StoreError::Refused { .. })), "{topic}");
     }
-    assert!(matches!(store.set_retention("prices", keep(1)), Err(StoreError::Refused { .. })));
-    assert!(matches!(store.set_retention("none", keep(1)), Err(StoreError::TopicNotFound { .. })));
-    let wrong = |limits| match store.set_retention("orders", limits) {
+    assert!(matches!(store.retention().set("prices", keep(1)), Err(StoreError::Refused { .. })));
+    assert!(matches!(store.retention().set("none", keep(1)), Err(StoreError::TopicNotFound { .. })));
+    let wrong = |limits| match store.retention().set("orders", limits) {
         Err(StoreError::InvalidOption { option, reason }) => (option, reason),
         other => panic!("{other:?}"),
     };
@@ -285,13 +288,16 @@ fn topics_of_the_system_and_compaction_topics_are_refused() {
     assert_eq!(wrong(TopicRetention { keep_ms: Some(0), ..none }).0, "keep");
     let (option, reason) = wrong(keep(2));
     assert!(option == "keep" && reason.contains("`retention`") && reason.contains("archive"), "{reason}");
-    store.set_retention("orders", keep(1)).unwrap();
+    store.retention().set("orders", keep(1)).unwrap();
     let reader = world.open(OpenMode::Read, &options).unwrap();
     let listed = BTreeMap::from([("orders".into(), keep(1))]);
-    assert_eq!((store.retentions().unwrap(), reader.retentions().unwrap()), (listed.clone(), listed));
-    assert!(matches!(reader.set_retention("orders", keep(1)), Err(StoreError::ReadOnly { .. })));
+    assert_eq!(
+        (store.retention().list().unwrap(), reader.retention().list().unwrap()),
+        (listed.clone(), listed)
+    );
+    assert!(matches!(reader.retention().set("orders", keep(1)), Err(StoreError::ReadOnly { .. })));
     store.remove_topic("orders").unwrap();
-    assert!(store.retentions().unwrap().is_empty());
+    assert!(store.retention().list().unwrap().is_empty());
 }
 
 #[test]
@@ -299,21 +305,21 @@ fn a_deleted_topic_keeps_its_floor_and_the_new_one_gets_its_own() {
     let (world, _, clock) = World::simulated();
     let store = world.open(OpenMode::Create, &small()).unwrap();
     fill(&store, &clock, 13);
-    store.set_retention("orders", at_most(3)).unwrap();
+    store.retention().set("orders", at_most(3)).unwrap();
     expire(&store);
     store.remove_topic("orders").unwrap();
     store.create_topic("orders", 1, &[]).unwrap();
     assert_eq!(expire(&store).topics, []);
     fill(&store, &clock, 4);
     expect(&store, 20..24, 17);
-    store.set_retention("orders", at_most(1)).unwrap();
+    store.retention().set("orders", at_most(1)).unwrap();
     expire(&store);
     expect(&store, 23..24, 17);
     store.close().unwrap();
     verify_clean(&world);
     let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
     expect(&store, 23..24, 17);
-    let rows = store.retention_usage(&mut || Ok(())).unwrap();
+    let rows = store.retention().usage(&mut || Ok(())).unwrap();
     assert!(rows.len() == 1 && rows[0].dead_bytes > rows[0].live_bytes * 15, "{rows:?}");
 }
 
@@ -354,8 +360,8 @@ fn limits_that_are_longer_than_the_log_count_the_messages_before_it() {
     assert!(min > 0);
     let asked = |floor, limits| {
         let older = Arc::new(Older { floor, asked: Mutex::default() });
-        store.set_older_topics(Some(Arc::clone(&older) as Arc<dyn OlderTopics>));
-        store.set_retention("orders", limits).unwrap();
+        store.retention().set_older_topics(Some(Arc::clone(&older) as Arc<dyn OlderTopics>));
+        store.retention().set("orders", limits).unwrap();
         let done = store.expire(false, &mut || Ok(()));
         (done, std::mem::take(&mut *older.asked.lock()))
     };
@@ -367,7 +373,7 @@ fn limits_that_are_longer_than_the_log_count_the_messages_before_it() {
     assert_eq!(requests, [("orders".to_owned(), log_start, BTreeMap::from([(0, min + 1)]), left)]);
     assert_eq!(done.unwrap().topics, [], "the floor is higher already");
     // An archive that does not answer does not keep the messages of another topic.
-    store.set_retention("other", at_most(1)).unwrap();
+    store.retention().set("other", at_most(1)).unwrap();
     let (done, _) = asked(Err(()), keep(10_000));
     assert!(matches!(done, Err(StoreError::Busy { .. })), "{done:?}");
     assert_eq!(read_all(&store, "other", 0).len(), 1);
@@ -378,7 +384,7 @@ fn the_background_applies_the_limits() {
     let (world, _, clock) = World::simulated();
     let store = world.open(OpenMode::Create, &small()).unwrap();
     fill(&store, &clock, 20);
-    store.set_retention("orders", keep(5)).unwrap();
+    store.retention().set("orders", keep(5)).unwrap();
     clock.advance(Duration::from_secs(20));
     store.step().unwrap();
     expect(&store, 16..20, 20);
@@ -397,7 +403,7 @@ fn a_batch_topic_loses_whole_records() {
     }
     let reader = world.open(OpenMode::Read, &small()).unwrap();
     assert_eq!(reader.bounds("orders", 0).unwrap(), (0, 12));
-    store.set_retention("orders", at_most(5)).unwrap();
+    store.retention().set("orders", at_most(5)).unwrap();
     assert_eq!(expire(&store).topics[0].messages, 8);
     assert_eq!([&store, &reader].map(|view| view.bounds("orders", 0).unwrap()), [(8, 12), (8, 12)]);
     store.close().unwrap();
@@ -414,7 +420,7 @@ fn a_stop_at_any_call_leaves_the_old_floor_or_the_new_one() {
         let (world, sim, clock) = World::simulated();
         let store = world.open(OpenMode::Create, &options).unwrap();
         fill(&store, &clock, 37);
-        store.set_retention("orders", at_most(12)).unwrap();
+        store.retention().set("orders", at_most(12)).unwrap();
         store.flush().unwrap();
         let begin = sim.operations();
         sim.freeze_at_each(begin..begin + 2000);

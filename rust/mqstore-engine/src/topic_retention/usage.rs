@@ -10,7 +10,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::{FloorTable, TopicRetention};
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem};
 
-use crate::store::Store;
+use crate::read::view::View;
 
 /// Bytes of a page of the file system.
 const PAGE_BYTES: u64 = 4096;
@@ -50,78 +50,73 @@ struct HiddenRun {
     topics: BTreeMap<Arc<str>, u64>,
 }
 
-impl Store {
-    /// Returns the bytes of the topics that have a retention or hidden records, by name. Reads the whole log. Calls
-    /// `carry_on` about once in 4 MiB; if it returns an error, the work ends with it.
-    ///
-    /// # Errors
-    /// Errors of reads, and of `carry_on`.
-    pub fn retention_usage(
-        &self,
-        carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
-    ) -> Result<Vec<TopicUsage>, StoreError> {
-        self.check()?;
-        let view = self.view();
-        let end = view.catch_up()?;
-        let (list, floors, limits) = (view.list(), view.floors(), self.retentions()?);
-        let before_last_two = list.segments().len().checked_sub(2).and_then(|at| list.segments().get(at));
-        let sealed = before_last_two.map_or(0, |segment| segment.base_offset());
-        let mut found = UsageByTopic::new(&floors);
-        for (topic, limits) in limits {
-            found.of(&topic).limits = limits;
-        }
-        let mut scanner =
-            LogScanner::new(Arc::clone(&list), list.min_offset(), end, ScanChecks { crc: false });
-        let mut next_step = 0;
-        let mut run = HiddenRun::default();
-        loop {
-            let offset = scanner.position();
-            if offset >= next_step {
-                carry_on()?;
-                next_step = offset + STEP_BYTES;
-            }
-            let is_new_segment = list.find(offset).is_some_and(|segment| segment.base_offset() == offset);
-            match scanner.next_item() {
-                // It replaces records whose space is free.
-                Ok(ScanItem::Record(record)) if record.is_placeholder() => found.end_run(&mut run),
-                Ok(ScanItem::Record(record)) => {
-                    let (topic, bytes) = (found.name(record.topic), u64::from(record.size));
-                    let usage = found.of(&topic);
-                    let is_hidden = offset < usage.log_offset;
-                    if is_hidden {
-                        usage.dead_bytes += bytes;
-                    } else {
-                        usage.live_bytes += bytes;
-                    }
-                    if !is_hidden || is_new_segment || offset >= sealed || run.end != offset {
-                        found.end_run(&mut run);
-                    }
-                    if is_hidden && offset < sealed {
-                        if run.topics.is_empty() {
-                            run.start = offset;
-                        }
-                        run.end = offset + bytes;
-                        *run.topics.entry(topic).or_default() += bytes;
-                    }
-                }
-                Ok(ScanItem::Filler { .. }) => {}
-                Ok(ScanItem::Damaged(damage)) => {
-                    if scanner.skip(&damage)?.is_none() {
-                        break;
-                    }
-                }
-                Ok(ScanItem::End { .. }) => break,
-                // A writer in another process removed the segment.
-                Err(error) if error.is_gone() => match view.list().next_from(offset + 1) {
-                    Some(next) => scanner.seek(next.base_offset()),
-                    None => break,
-                },
-                Err(error) => return Err(error),
-            }
-        }
-        found.end_run(&mut run);
-        Ok(found.rows())
+/// Returns the bytes of the topics that have a retention or hidden records, by name. Reads the whole log. Calls
+/// `carry_on` about once in 4 MiB; if it returns an error, the work ends with it.
+///
+/// # Errors
+/// Errors of reads, and of `carry_on`.
+pub(crate) fn usage(
+    view: &dyn View,
+    carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
+) -> Result<Vec<TopicUsage>, StoreError> {
+    let end = view.catch_up()?;
+    let (list, floors, limits) = (view.list(), view.floors(), view.retentions());
+    let before_last_two = list.segments().len().checked_sub(2).and_then(|at| list.segments().get(at));
+    let sealed = before_last_two.map_or(0, |segment| segment.base_offset());
+    let mut found = UsageByTopic::new(&floors);
+    for (topic, limits) in limits {
+        found.of(&topic).limits = limits;
     }
+    let mut scanner = LogScanner::new(Arc::clone(&list), list.min_offset(), end, ScanChecks { crc: false });
+    let mut next_step = 0;
+    let mut run = HiddenRun::default();
+    loop {
+        let offset = scanner.position();
+        if offset >= next_step {
+            carry_on()?;
+            next_step = offset + STEP_BYTES;
+        }
+        let is_new_segment = list.find(offset).is_some_and(|segment| segment.base_offset() == offset);
+        match scanner.next_item() {
+            // It replaces records whose space is free.
+            Ok(ScanItem::Record(record)) if record.is_placeholder() => found.end_run(&mut run),
+            Ok(ScanItem::Record(record)) => {
+                let (topic, bytes) = (found.name(record.topic), u64::from(record.size));
+                let usage = found.of(&topic);
+                let is_hidden = offset < usage.log_offset;
+                if is_hidden {
+                    usage.dead_bytes += bytes;
+                } else {
+                    usage.live_bytes += bytes;
+                }
+                if !is_hidden || is_new_segment || offset >= sealed || run.end != offset {
+                    found.end_run(&mut run);
+                }
+                if is_hidden && offset < sealed {
+                    if run.topics.is_empty() {
+                        run.start = offset;
+                    }
+                    run.end = offset + bytes;
+                    *run.topics.entry(topic).or_default() += bytes;
+                }
+            }
+            Ok(ScanItem::Filler { .. }) => {}
+            Ok(ScanItem::Damaged(damage)) => {
+                if scanner.skip(&damage)?.is_none() {
+                    break;
+                }
+            }
+            Ok(ScanItem::End { .. }) => break,
+            // A writer in another process removed the segment.
+            Err(error) if error.is_gone() => match view.list().next_from(offset + 1) {
+                Some(next) => scanner.seek(next.base_offset()),
+                None => break,
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    found.end_run(&mut run);
+    Ok(found.rows())
 }
 
 struct UsageByTopic<'a> {

@@ -9,9 +9,9 @@ use mqstore_io::sync::MutexGuard;
 
 use super::append_marks::AppendMarks;
 use super::encode::{EncodeBuffers, body_between, check_direct, check_queue_id, route};
-use super::writer::Writer;
+use crate::engine::Engine;
+use crate::engine::topics::TopicState;
 use crate::read::view::View;
-use crate::store::topics::TopicState;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, UniqueKey};
 use mqstore_base::work_times::Work;
@@ -52,11 +52,11 @@ thread_local! {
 pub(crate) enum ReturnPoint {
     /// After a sync that covers it.
     Synced,
-    /// After its publication: the caller waits for the sync with [`Writer::synced`].
+    /// After its publication: the caller waits for the sync with [`Engine::synced`].
     Placed,
 }
 
-impl Writer {
+impl Engine {
     /// Appends one message. Allocates nothing once the buffers of the thread are large enough.
     pub(crate) fn append(&self, message: &NewMessage<'_>) -> Result<Appended, StoreError> {
         self.append_one(message, ReturnPoint::Synced)
@@ -80,7 +80,7 @@ impl Writer {
             let durable = self.append_pending(&mut pending, now_ms, message.durable, returns, turn)?;
             let [pending] = &pending;
             let appended = appended(queue_id, encoded.unique_id, pending, durable);
-            self.told_of(message.topic, topic, queue_id, appended.queue_offset);
+            self.notify_waiters(message.topic, topic, queue_id, appended.queue_offset);
             Ok(appended)
         })
     }
@@ -178,11 +178,23 @@ impl Writer {
             let each = messages.iter().zip(encoded).zip(&pending).zip(topics);
             let results = each.map(|(((message, (queue_id, encoded)), pending), topic)| {
                 let appended = appended(queue_id, encoded.unique_id, pending, durable);
-                self.told_of(message.topic, topic, queue_id, appended.queue_offset);
+                self.notify_waiters(message.topic, topic, queue_id, appended.queue_offset);
                 appended
             });
             Ok(results.collect())
         })
+    }
+
+    /// Checks that one segment can hold `records` together: one after the other, and published in one step. A reader in this
+    /// or another process sees none or all of them. A crash may keep only the first few; from the first one, the caller
+    /// can tell which others belong to it.
+    fn check_together(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
+        let size: u64 = records.iter().map(|record| record.parts.len() as u64).sum();
+        let limit = self.log.max_record_bytes();
+        if size <= limit {
+            return Ok(());
+        }
+        Err(StoreError::TooLarge { what: "the set of messages to append together", size, limit })
     }
 
     /// Checks that [`Self::append_many`] would accept each of `groups`, one after the other. Appends nothing and creates no
@@ -243,7 +255,7 @@ impl Writer {
 
     pub(crate) fn before_append(&self) -> Result<(), StoreError> {
         self.check()?;
-        self.cleaner.admit()?;
+        self.append_gate.check_append()?;
         if self.is_far_behind() {
             self.files.time(Work::Backlog, || self.flusher.flush_all(false))?;
         }

@@ -12,8 +12,8 @@ use mqstore_format::{
 };
 
 use super::append_marks::MessageOrigin;
-use super::writer::Writer;
-use crate::store::topics::{TopicState, queue_for_key};
+use crate::engine::Engine;
+use crate::engine::topics::{TopicState, queue_for_key};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, UniqueKey};
 
@@ -46,7 +46,7 @@ const NEAR_BYTES: usize = 32 << 10;
 /// more than the copy costs.
 const SMALL_BYTES: usize = 512;
 
-impl Writer {
+impl Engine {
     /// Encodes `message` at the end of the buffers.
     pub(crate) fn encode(
         &self,

@@ -23,8 +23,8 @@ use mqstore_format::{
 use super::append::{ReturnPoint, appended};
 use super::append_marks::MessageOrigin;
 use super::encode::{EncodeBuffers, route};
-use super::writer::Writer;
-use crate::store::topics::TopicState;
+use crate::engine::Engine;
+use crate::engine::topics::TopicState;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_log::commit_log::EncodedRecord;
@@ -32,7 +32,7 @@ use mqstore_log::commit_log::EncodedRecord;
 /// Maximum number of messages in one record: the count has 16 bits in a queue's units.
 const MOST_MESSAGES: usize = i16::MAX as usize;
 
-impl Writer {
+impl Engine {
     /// Appends `messages` as one record; the topic of the first message has batch queues.
     pub(crate) fn append_inner_batch(
         &self,
@@ -72,7 +72,7 @@ impl Writer {
         let durable = self.append_pending(&mut pending, now_ms, batch.durable, returns, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
-        self.told_of(batch.topic, topic, queue_id, one.queue_offset);
+        self.notify_waiters(batch.topic, topic, queue_id, one.queue_offset);
         let results = (0..messages.len() as i64)
             .map(|index| Appended { queue_offset: one.queue_offset + index, ..one.clone() });
         Ok(results.collect())
@@ -130,7 +130,7 @@ impl Writer {
             self.append_pending(&mut pending, now_ms, copy.durable, ReturnPoint::Synced, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
-        self.told_of(copy.topic, &topic, queue_id, one.queue_offset);
+        self.notify_waiters(copy.topic, &topic, queue_id, one.queue_offset);
         Ok(one)
     }
 

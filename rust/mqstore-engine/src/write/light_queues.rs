@@ -19,29 +19,14 @@ use mqstore_format::{SCHEDULE_TOPIC, SysFlag, validate_topic, without_property};
 
 use super::append::{ReturnPoint, appended};
 use super::encode::{EncodeBuffers, route};
-use super::writer::Writer;
-use crate::Store;
-use crate::store::topics::TopicState;
+use crate::engine::Engine;
+use crate::engine::topics::TopicState;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 
-impl Store {
-    /// Appends a message to its topic and to `light_queues`. The prefix `%LMQ%` of their names may be left out.
-    ///
-    /// # Errors
-    /// [`StoreError::InvalidMessage`] for an invalid name, and for a topic with batch queues, a retry topic or a system
-    /// topic; the errors of [`Self::append`].
-    pub fn append_to_light_queues(
-        &self,
-        message: &NewMessage<'_>,
-        light_queues: &[&str],
-    ) -> Result<Appended, StoreError> {
-        self.writer("append")?.append_to_light_queues(message, light_queues)
-    }
-}
-
-impl Writer {
-    fn append_to_light_queues(
+impl Engine {
+    /// See [`crate::Store::append_to_light_queues`].
+    pub(crate) fn append_to_light_queues(
         &self,
         message: &NewMessage<'_>,
         light_queues: &[&str],
@@ -82,9 +67,9 @@ impl Writer {
         }
         let durable = self.log.durable() >= end;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
-        self.told_of(message.topic, &topic, queue_id, one.queue_offset);
+        self.notify_waiters(message.topic, &topic, queue_id, one.queue_offset);
         for ((name, state), offset) in names.iter().zip(&light).zip(&offsets) {
-            self.told_of(name, state, 0, *offset);
+            self.notify_waiters(name, state, 0, *offset);
         }
         Ok(one)
     }

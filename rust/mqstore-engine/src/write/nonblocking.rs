@@ -5,14 +5,8 @@
 //! the operation takes longer, but its result is correct. A write to memory can also wait in the system; nothing can
 //! predict that.
 
-use std::time::Duration;
-
-use super::append::ReturnPoint;
-use super::writer::Writer;
-use crate::Store;
-use crate::store::OpenSide;
-use mqstore_base::error::StoreError;
-use mqstore_base::message::{Appended, NewMessage};
+use crate::engine::Engine;
+use mqstore_base::message::NewMessage;
 use mqstore_base::options::Durability;
 
 /// Bytes that are copied, or whose queue units are made, without the help of another thread: some tenths of a
@@ -22,63 +16,15 @@ const SMALL_BYTES: u64 = 256 << 10;
 /// Upper estimate of a record's bytes without body, properties and topic.
 const RECORD_BYTES: u64 = 256;
 
-impl Store {
-    /// Appends one message if the append need not wait; otherwise appends nothing and returns `None`.
-    ///
-    /// A message that must be durable always waits.
-    pub fn try_append(&self, message: &NewMessage<'_>) -> Result<Option<Appended>, StoreError> {
-        let writer = self.writer("append")?;
-        if !writer.can_append_now(std::slice::from_ref(message)) {
-            return Ok(None);
-        }
-        writer.append_one(message, ReturnPoint::Synced).map(Some)
+impl Engine {
+    /// Whether a read of a queue has little work to do first: all but the newest records are dispatched.
+    pub(crate) fn is_caught_up(&self) -> bool {
+        let end = self.log.appended().min(self.dispatcher.limit());
+        end.saturating_sub(self.dispatcher.position()) <= SMALL_BYTES
     }
 
-    /// Like [`Self::try_append`], for [`Store::append_many`].
-    pub fn try_append_many(&self, messages: &[NewMessage<'_>]) -> Result<Option<Vec<Appended>>, StoreError> {
-        let writer = self.writer("append")?;
-        if !writer.can_append_now(messages) {
-            return Ok(None);
-        }
-        writer.append_many(messages).map(Some)
-    }
-
-    /// Whether a read of a queue has little work to do first: all but the newest records are dispatched. False for a
-    /// store open for reading, which must check its files in any case.
-    pub fn is_caught_up(&self) -> bool {
-        match &self.inner.side {
-            OpenSide::Writer(writer, _) => {
-                let end = writer.log.appended().min(writer.dispatcher.limit());
-                end.saturating_sub(writer.dispatcher.position()) <= SMALL_BYTES
-            }
-            OpenSide::Reader(_) => false,
-        }
-    }
-
-    /// Returns which of `waits` are over: a message at or after this offset of this queue can be read. Checks all of
-    /// them at once, and waits only for dispatch.
-    ///
-    /// # Errors
-    /// Those of [`Store::wait`].
-    pub fn arrived(&self, waits: &[(String, i32, i64)]) -> Result<Vec<bool>, StoreError> {
-        self.check()?;
-        let view = self.view();
-        view.catch_up()?;
-        let over = |(topic, queue_id, offset): &(String, i32, i64)| {
-            Ok(view.bounds(topic, *queue_id)?.is_some_and(|(_, max)| max > *offset))
-        };
-        waits.iter().map(over).collect()
-    }
-
-    /// Like [`Store::wait`] with a timeout of zero, for one wait of [`Self::arrived`].
-    pub fn has_arrived(&self, topic: &str, queue_id: i32, offset: i64) -> Result<bool, StoreError> {
-        self.wait(topic, queue_id, offset, Duration::ZERO)
-    }
-}
-
-impl Writer {
     /// Whether these messages can be appended without a wait.
-    fn can_append_now(&self, messages: &[NewMessage<'_>]) -> bool {
+    pub(crate) fn can_append_now(&self, messages: &[NewMessage<'_>]) -> bool {
         let options = &self.options;
         let wants_sync = messages.iter().any(|message| message.durable);
         let bytes = messages.iter().map(|message| {
@@ -100,6 +46,7 @@ impl Writer {
 mod tests {
     use super::*;
     use crate::testing::{World, plain, put, small};
+    use mqstore_base::error::StoreError;
     use mqstore_base::options::{OpenMode, StoreOptions};
 
     /// Options with dispatch threads, so that appends do not dispatch.
@@ -111,16 +58,17 @@ mod tests {
     fn an_append_that_may_wait_is_not_made() {
         let world = World::real();
         let store = world.open(OpenMode::Create, &options()).unwrap();
-        let at_once = |message: &NewMessage<'_>| store.try_append(message).unwrap().is_some();
+        let at_once = |message: &NewMessage<'_>| store.nonblocking().try_append(message).unwrap().is_some();
         assert!(!at_once(&plain("a", b"there is no segment and no topic")));
         put(&store, "a", 0, b"makes both", "k");
         assert!(at_once(&plain("a", b"body")));
         assert!(!at_once(&plain("b", b"no such topic")));
         assert!(!at_once(&NewMessage { durable: true, ..plain("a", b"body") }));
         assert!(!at_once(&plain("a", &[0; 15 << 10])), "the segment is nearly full then");
-        let many = store.try_append_many(&[plain("a", b"x"), plain("a", b"y")]).unwrap().unwrap();
+        let many =
+            store.nonblocking().try_append_many(&[plain("a", b"x"), plain("a", b"y")]).unwrap().unwrap();
         assert_eq!(many.iter().map(|one| one.queue_offset).collect::<Vec<_>>(), [2, 3]);
-        assert!(store.try_append_many(&vec![plain("a", b"x"); 60]).unwrap().is_none());
+        assert!(store.nonblocking().try_append_many(&vec![plain("a", b"x"); 60]).unwrap().is_none());
         let mut made = 4;
         while at_once(&plain("a", &[0; 100])) {
             made += 1;
@@ -140,7 +88,7 @@ mod tests {
             let world = World::real();
             let store = world.open(OpenMode::Create, &options).unwrap();
             put(&store, "a", 0, b"body", "k");
-            assert_eq!(store.try_append(&plain("a", b"body")).unwrap(), None);
+            assert_eq!(store.nonblocking().try_append(&plain("a", b"body")).unwrap(), None);
             store.close().unwrap();
         }
     }
@@ -156,17 +104,17 @@ mod tests {
         assert!(!cursor(0).is_near_end(16 << 10).unwrap());
         assert!(cursor(95).is_near_end(16 << 10).unwrap());
         assert!(cursor(100).is_near_end(0).unwrap());
-        assert!(store.is_caught_up());
+        assert!(store.nonblocking().is_caught_up());
         let waits = [("a", 0, 99), ("a", 0, 100), ("b", 0, 0)];
         let waits = waits.map(|(topic, queue, offset)| (topic.to_owned(), queue, offset));
-        assert_eq!(store.arrived(&waits).unwrap(), [true, false, false]);
-        assert!(store.has_arrived("a", 0, 99).unwrap());
+        assert_eq!(store.nonblocking().arrived(&waits).unwrap(), [true, false, false]);
+        assert!(store.wait("a", 0, 99, std::time::Duration::ZERO).unwrap());
 
         let beside = world.open(OpenMode::Read, &options()).unwrap();
-        assert_eq!(beside.arrived(&waits).unwrap(), [true, false, false]);
-        assert!(!beside.is_caught_up());
+        assert_eq!(beside.nonblocking().arrived(&waits).unwrap(), [true, false, false]);
+        assert!(!beside.nonblocking().is_caught_up());
         assert!(!beside.read("a", 0, Some(99), None, None).unwrap().is_near_end(u64::MAX).unwrap());
         store.close().unwrap();
-        assert!(matches!(store.arrived(&waits), Err(StoreError::Closed { .. })));
+        assert!(matches!(store.nonblocking().arrived(&waits), Err(StoreError::Closed { .. })));
     }
 }

@@ -12,7 +12,8 @@ use super::append::ReturnPoint;
 use super::append_marks::{AppendMarks, MessageOrigin};
 use super::encode::check_queue_id;
 use super::inner_batch::batch_len;
-use crate::Store;
+use crate::engine::Engine;
+use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 
@@ -60,66 +61,34 @@ fn check_batch(batch: &NewMessage<'_>, origin: &MessageOrigin) -> Result<(), Sto
     Err(StoreError::InvalidMessage { reason })
 }
 
-impl Store {
-    /// Like [`Store::append_many`], for messages from elsewhere; `origins` has the origin of each message, in the same
-    /// order. The given unique key is used; an empty one means none.
-    ///
-    /// # Errors
-    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
-    pub fn append_copies(
+impl Engine {
+    /// See [`crate::Store::append_copies`] and its siblings; `marks` has a mark for each message.
+    pub(crate) fn append_marked(
         &self,
         messages: &[NewMessage<'_>],
-        origins: &[MessageOrigin],
+        marks: AppendMarks<'_>,
     ) -> Result<Vec<Appended>, StoreError> {
         messages.iter().try_for_each(|message| self.check_copies_to(message.topic))?;
-        self.writer("append")?.append_all(messages, AppendMarks::Origins(origins), ReturnPoint::Synced)
+        self.append_all(messages, marks, ReturnPoint::Synced)
     }
 
-    /// Like [`Self::append_copies`], for messages whose delivery was accepted earlier. It does not create a topic that
-    /// was deleted since.
-    ///
-    /// # Errors
-    /// Those of [`Self::append_copies`]; [`StoreError::TopicNotFound`] for a deleted topic.
-    pub fn append_deliveries(
-        &self,
-        messages: &[NewMessage<'_>],
-        origins: &[MessageOrigin],
-    ) -> Result<Vec<Appended>, StoreError> {
-        messages.iter().try_for_each(|message| self.check_copies_to(message.topic))?;
-        self.writer("append")?.append_all(messages, AppendMarks::Deliveries(origins), ReturnPoint::Synced)
+    /// See [`crate::Store::check_copies_to`].
+    pub(crate) fn check_copies_to(&self, topic: &str) -> Result<(), StoreError> {
+        if self.has_batch_queues(topic) {
+            let reason = format!("topic {topic} has batch queues, which accept no copies of single messages");
+            return Err(StoreError::InvalidMessage { reason });
+        }
+        Ok(())
     }
 
-    /// Appends a record of another store to a topic with batch queues: an unchanged batch of messages, or a single
-    /// message. The body is in its stored form; `INNER_BASE` of `message` is set again.
-    ///
-    /// # Errors
-    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with plain queues, and for a batch
-    /// without the number of its messages.
-    pub fn append_batch_copy(
-        &self,
-        message: &NewMessage<'_>,
-        origin: &MessageOrigin,
-    ) -> Result<Appended, StoreError> {
-        self.writer("append")?.append_batch_copy(message, origin)
-    }
-
-    /// Lets the next message of a queue have the offset `offset`, if that is possible, and returns the offset that it
-    /// will have.
-    ///
-    /// A queue never goes back. It can begin at any offset up to 2^56; later, it passes over at most 1,000 offsets at a
-    /// time. These offsets have blank units once the message is there. Nothing is stored before: after a stop, the queue
-    /// continues at its last message.
-    ///
-    /// # Errors
-    /// [`StoreError::TopicNotFound`], [`StoreError::ReadOnly`] and [`StoreError::Closed`].
-    pub fn advance_queue(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
+    /// See [`crate::Store::advance_queue`].
+    pub(crate) fn advance_queue(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
         check_queue_id(queue_id)?;
-        let writer = self.writer("append")?;
         let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };
-        let state = writer.topics.get(topic).ok_or_else(not_found)?;
+        let state = self.topics.get(topic).ok_or_else(not_found)?;
         let next = state.next_offset(queue_id);
         // An append takes its offset under the same lock.
-        writer.log.block_appends(|| {
+        self.log.block_appends(|| {
             let now = next.load(Ordering::Acquire);
             let most = if now == 0 { MOST_FIRST_OFFSET } else { now.saturating_add(MOST_PASSED_OFFSETS) };
             if (now..=most).contains(&offset) {
@@ -127,28 +96,5 @@ impl Store {
             }
         });
         Ok(next.load(Ordering::Acquire))
-    }
-
-    /// Whether the topic exists and has batch queues.
-    pub fn has_batch_queues(&self, topic: &str) -> bool {
-        self.view().has_batch_queues(topic)
-    }
-
-    /// Whether the topic exists and is a compaction topic, which keeps the newest message of each key.
-    pub fn keeps_newest(&self, topic: &str) -> bool {
-        self.view().keeps_newest(topic)
-    }
-
-    /// Checks that [`Self::append_copies`] accepts messages for this topic.
-    ///
-    /// # Errors
-    /// [`StoreError::InvalidMessage`] for a topic with batch queues; [`StoreError::ReadOnly`].
-    pub fn check_copies_to(&self, topic: &str) -> Result<(), StoreError> {
-        self.writer("append")?;
-        if self.has_batch_queues(topic) {
-            let reason = format!("topic {topic} has batch queues, which accept no copies of single messages");
-            return Err(StoreError::InvalidMessage { reason });
-        }
-        Ok(())
     }
 }

@@ -9,20 +9,12 @@ use mqstore_base::error::StoreError;
 use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_log::recovery::{RebuildInput, RebuildReport, RebuildRun};
 
-use super::writer::Writer;
-use crate::Store;
+use crate::engine::Engine;
 use crate::read::view::View;
 
-impl Store {
-    /// Rebuilds queues and index from the log while the store is in use. Appends and reads continue; they wait only
-    /// while the new files replace the old ones.
-    pub fn rebuild(&self, watcher: ProgressWatcher<'_>) -> Result<RebuildReport, StoreError> {
-        self.writer("rebuild its queues")?.rebuild(watcher)
-    }
-}
-
-impl Writer {
-    fn rebuild(&self, watcher: ProgressWatcher<'_>) -> Result<RebuildReport, StoreError> {
+impl Engine {
+    /// See [`crate::Store::rebuild`].
+    pub(crate) fn rebuild(&self, watcher: ProgressWatcher<'_>) -> Result<RebuildReport, StoreError> {
         let Some(_one) = self.rebuilding.try_lock() else {
             return Err(StoreError::Busy { reason: "another rebuild of the store is running".into() });
         };

@@ -25,10 +25,8 @@
 //!
 //! RocketMQ has no such file. This module syncs nothing; the code that writes blocks to a file does.
 
-use mqstore_format::{Host, Properties, SysFlag, crc31, validate_topic};
+use mqstore_format::{Properties, SysFlag, crc31, validate_topic};
 
-use super::append_marks::MessageOrigin;
-use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 
@@ -159,21 +157,6 @@ fn staged_message(row: &[u8]) -> Option<NewMessage<'_>> {
         durable: false,
         sys_flag: SysFlag(sys_flag),
     })
-}
-
-impl Store {
-    /// Appends staged messages: all of them, or none after an error in one of them. Messages without a queue go to the
-    /// queue that [`Store::append`] would use.
-    ///
-    /// # Errors
-    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
-    pub fn append_staged(&self, messages: &[NewMessage<'_>], born_host: Host) -> Result<(), StoreError> {
-        let origins: Vec<_> = messages
-            .iter()
-            .map(|message| MessageOrigin { sys_flag: message.sys_flag, born_host, reconsume_times: 0 })
-            .collect();
-        self.append_copies(messages, &origins).map(drop)
-    }
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ fn filled() -> World {
     for _ in 0..2 {
         // An append refuses this topic; only the parts of a store append to it.
         let later = message(SCHEDULE_TOPIC, Some(2), b"later", b"KEYS\x01k\x02");
-        store.append_together(&[later], &[TransactionMark::default()]).unwrap();
+        store.system_appends().append_together(&[later], &[TransactionMark::default()]).unwrap();
     }
     store.close().unwrap();
     assert_eq!(kinds(&world), [""; 0]);

@@ -47,8 +47,8 @@ fn writers_readers_and_reports_say_the_same_of_groups() {
     let groups = ["billing", "idle", "workers"];
     let reader = world.open(OpenMode::Read, &options).unwrap();
     let check = |store: &Store| {
-        assert_eq!(rows(&store.group_offsets().unwrap()), expected);
-        assert_eq!(store.groups().unwrap(), groups);
+        assert_eq!(rows(&store.group_table().unwrap().offsets().unwrap()), expected);
+        assert_eq!(store.group_table().unwrap().names(), groups);
     };
     check(&store);
     check(&reader);
@@ -56,16 +56,16 @@ fn writers_readers_and_reports_say_the_same_of_groups() {
     commit(&meta, "billing", "orders", 0, 5);
     put(&store, "orders", 0, b"x", "k");
     store.flush().unwrap();
-    let now = store.group_offsets().unwrap();
+    let now = store.group_table().unwrap().offsets().unwrap();
     assert_eq!(rows(&now)[1], ("billing", "orders", 0, 5, Some(1)));
-    assert_eq!(reader.group_offsets().unwrap(), now);
+    assert_eq!(reader.group_table().unwrap().offsets().unwrap(), now);
     let report = |world: &World| {
         crate::info(world.vfs.clone(), world.clock.clone(), &world.path, &small()).unwrap().consumers
     };
     assert_eq!(report(&world), now);
     store.close().unwrap();
     assert_eq!(report(&world), now);
-    assert_eq!(reader.group_offsets().unwrap(), now);
+    assert_eq!(reader.group_table().unwrap().offsets().unwrap(), now);
 }
 
 #[test]
@@ -78,9 +78,12 @@ fn the_groups_of_a_namespace_go_with_it_whether_they_have_a_configuration_or_not
     commit(&meta, "ns%billing", "orders", 0, 0);
     commit(&meta, "billing", "ns%orders", 0, 0);
     meta.create_group(&SubscriptionGroup::new("ns%idle")).unwrap();
-    let info = store.namespaces().unwrap().remove("ns").unwrap();
+    let info = store.namespaces().list().unwrap().remove("ns").unwrap();
     assert_eq!((info.topics, info.groups), (1, 2));
-    assert_eq!(store.remove_namespace("ns").unwrap(), info);
-    assert_eq!((store.topics().unwrap(), store.groups().unwrap()), (vec!["orders".to_owned()], vec![]));
-    assert!(store.namespaces().unwrap().is_empty());
+    assert_eq!(store.namespaces().remove("ns").unwrap(), info);
+    assert_eq!(
+        (store.topics().unwrap(), store.group_table().unwrap().names()),
+        (vec!["orders".to_owned()], vec![])
+    );
+    assert!(store.namespaces().list().unwrap().is_empty());
 }

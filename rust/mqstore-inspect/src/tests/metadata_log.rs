@@ -13,7 +13,7 @@ fn commit(store: &Store, offset: i64) {
 }
 
 fn offset(store: &Store) -> Option<i64> {
-    store.group_offsets().unwrap().first().map(|group| group.queues[0].offset)
+    store.group_table().unwrap().offsets().unwrap().first().map(|group| group.queues[0].offset)
 }
 
 fn filled(world: &World) -> Store {

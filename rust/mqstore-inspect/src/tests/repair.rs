@@ -91,7 +91,7 @@ pub(crate) fn check(world: &World, placed: &Placed, lost: &[usize]) {
             assert_eq!(queues[*queue as usize].remove(0), (*offset, body.clone()), "message {number}");
         }
         assert!(queues.iter().all(Vec::is_empty));
-        let mut log = store.scan_log(None).unwrap();
+        let mut log = store.log().scan(None).unwrap();
         let mut seen = 0;
         while let read @ 1.. = log.next_batch(50).unwrap().len() {
             seen += read;
@@ -114,7 +114,7 @@ pub(crate) fn settled(world: &World) {
 fn readable(world: &World) -> BTreeSet<u64> {
     let Ok(store) = world.open(OpenMode::Read, &small()) else { return BTreeSet::new() };
     let mut found = BTreeSet::new();
-    let mut log = store.scan_log(None).unwrap();
+    let mut log = store.log().scan(None).unwrap();
     while let Some(batch) = log.next_batch(50).ok().filter(|batch| !batch.is_empty()) {
         found.extend(batch.iter().map(|record| record.commit_log_offset));
     }

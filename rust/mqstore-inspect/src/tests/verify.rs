@@ -67,7 +67,7 @@ fn a_whole_store_is_whole() {
 fn damage_is_found_where_it_is_and_hides_nothing() {
     let world = filled();
     let store = world.open(OpenMode::Read, &small()).unwrap();
-    let mut cursor = store.scan_log(None).unwrap();
+    let mut cursor = store.log().scan(None).unwrap();
     let mut places = Vec::new();
     while let Some(record) = cursor.next_batch(1).unwrap().first() {
         places.push(record.commit_log_offset);

@@ -94,14 +94,14 @@ pub(crate) fn places(offsets: &Bound<'_, PyDict>) -> PyResult<Vec<(Queue, i64)>>
 #[pyfunction]
 pub(crate) fn groups(store: &Bound<'_, NativeStore>) -> PyResult<Vec<String>> {
     let core = store.get().core()?;
-    reading(store.py(), core, || core.groups())
+    reading(store.py(), core, || core.group_table().map(|table| table.names()))
 }
 
 /// Returns the lag of all groups: group, topic and messages that the group has not read; for metrics.
 #[pyfunction]
 pub(crate) fn group_lags(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, String, u64)>> {
     let core = store.get().core()?;
-    let found = reading(store.py(), core, || core.group_offsets())?;
+    let found = reading(store.py(), core, || core.group_table()?.offsets())?;
     let lag = |queues: &[GroupOffset]| {
         queues.iter().filter_map(|queue| queue.lag).map(|lag| lag.max(0).unsigned_abs()).sum()
     };
@@ -115,7 +115,7 @@ type WorkRow = (String, String, u64, u64, u64, u64);
 #[pyfunction]
 pub(crate) fn work_counts(store: &Bound<'_, NativeStore>) -> PyResult<Vec<WorkRow>> {
     let core = store.get().core()?;
-    let found = reading(store.py(), core, || core.work_counts())?;
+    let found = reading(store.py(), core, || core.group_table()?.work_counts())?;
     let row = |of: WorkCounts| (of.group, of.topic, of.ready, of.delayed, of.leased, of.dying);
     Ok(found.into_iter().map(row).collect())
 }

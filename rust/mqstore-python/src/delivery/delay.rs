@@ -105,7 +105,7 @@ pub(crate) fn reschedule_delayed(
         topic.to_owned()
     } else {
         let offset = accepted.appended.commit_log_offset;
-        let record = detached(py, || core.get_at(offset))?;
+        let record = detached(py, || core.log().get_at(offset))?;
         record.view().map_or_else(|_| String::new(), |view| view.topic.to_owned())
     };
     Ok(Some(result(&PyString::new(py, &topic), store.get(), accepted)))

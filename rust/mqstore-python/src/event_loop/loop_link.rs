@@ -111,7 +111,7 @@ impl LoopLink {
         if at_once && left.is_none() {
             let messages = batch.messages(name, queue_id, durable);
             let stored = compressed.apply(&messages);
-            if let Some(appended) = detached(py, || store.try_append_many(&stored))? {
+            if let Some(appended) = detached(py, || store.nonblocking().try_append_many(&stored))? {
                 return self.results(&topic, true, appended);
             }
         }
@@ -204,14 +204,18 @@ impl LoopLink {
     ) -> PyResult<Option<bool>> {
         let store = self.shared.store()?;
         detached(py, || {
-            if store.is_caught_up() { store.has_arrived(topic, queue_id, offset).map(Some) } else { Ok(None) }
+            if store.nonblocking().is_caught_up() {
+                store.wait(topic, queue_id, offset, Duration::ZERO).map(Some)
+            } else {
+                Ok(None)
+            }
         })
     }
 
     /// Returns which of these queues (topic, queue and offset) can be read at their offset; can block.
     fn arrived(&self, py: Python<'_>, waits: Vec<(String, i32, i64)>) -> PyResult<Vec<bool>> {
         let store = self.shared.store()?;
-        detached(py, || store.arrived(&waits))
+        detached(py, || store.nonblocking().arrived(&waits))
     }
 
     /// Appends like `Store.append` if `at_once` is set and that does not block; otherwise returns the append.
@@ -243,7 +247,7 @@ impl LoopLink {
         let left = part.compress_in_loop(rule)?;
         if at_once && left.is_none() {
             let message = part.message(name, queue_id, durable);
-            if let Some(appended) = detached(py, || store.try_append(&message))? {
+            if let Some(appended) = detached(py, || store.nonblocking().try_append(&message))? {
                 return Ok(Bound::new(py, AppendResult::from_core(&topic, self.host, appended))?.into_any());
             }
         }

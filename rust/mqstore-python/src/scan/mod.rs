@@ -218,7 +218,7 @@ fn scan_cuts(
 ) -> PyResult<Vec<u64>> {
     let shared = store.get().shared();
     let open = shared.store()?;
-    detached(store.py(), || open.scan_cuts(topic, queue_id, range, &positions))
+    detached(store.py(), || open.log().scan_cuts(topic, queue_id, range, &positions))
 }
 
 /// Adds the classes and functions of scans to the native module.

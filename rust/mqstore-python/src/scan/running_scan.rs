@@ -24,7 +24,7 @@ impl<S: ScanSink> RunningScan<S> {
     pub(super) fn next(&mut self) -> Result<ScanOutput<S::Batch>, StoreError> {
         let Some(scan) = self.scan.get_mut() else { return Ok(ScanOutput::End) };
         let Ok(store) = self.shared.store() else { return Ok(ScanOutput::End) };
-        if !store.is_remote() {
+        if !store.files().vfs.is_remote() {
             return scan.next(SLICE);
         }
         // The workers call the transport, which is Python.
@@ -36,7 +36,7 @@ impl<S: ScanSink> RunningScan<S> {
 
 impl<S: ScanSink> Drop for RunningScan<S> {
     fn drop(&mut self) {
-        if !self.shared.store().is_ok_and(Store::is_remote) {
+        if !self.shared.store().is_ok_and(|store| store.files().vfs.is_remote()) {
             return;
         }
         // The end of a scan waits for its workers, which may wait for the interpreter.

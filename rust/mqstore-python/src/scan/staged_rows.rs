@@ -214,7 +214,7 @@ pub(crate) fn staged_ids(block: &Bound<'_, PyBytes>) -> PyResult<Vec<(String, St
 pub(crate) fn check_staged(target: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
     let shared = target.get().shared();
     let store = shared.store()?;
-    detached(target.py(), || store.check_copies_to(topic))
+    detached(target.py(), || store.system_appends().check_copies_to(topic))
 }
 
 /// Appends the messages of a staged block except the first `skip`. After an error in one message, none is appended.
@@ -229,7 +229,7 @@ pub(crate) fn append_staged(
     detached(target.py(), || {
         let found = messages(bytes)?;
         let wanted = found.get(skip..).unwrap_or_default();
-        store.append_staged(wanted, host)?;
+        store.system_appends().append_staged(wanted, host)?;
         Ok(wanted.len())
     })
 }

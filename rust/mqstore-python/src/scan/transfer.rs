@@ -294,7 +294,7 @@ pub(crate) fn scan_copy(
     let (target, host) = (target.get().shared(), target.get().host());
     let store = target.store()?;
     // The target may have deleted a topic since.
-    let whole = |from| store.scan_log(Some(from)).map(LogCursor::with_deleted);
+    let whole = |from| store.log().scan(Some(from)).map(LogCursor::with_deleted);
     let state = match done {
         None => CopyState { part, ..CopyState::default() },
         Some(DoneBefore::Interrupted(from)) => {
@@ -498,7 +498,7 @@ impl CopyState {
                 // The copies before this one come first, because the queue then passes over offsets.
                 append_range(broker, &messages, &origins, start..index, &mut appended)?;
                 start = index;
-                next = Some(target.advance_queue(topic, queue_id, queue_offset)?);
+                next = Some(target.system_appends().advance_queue(topic, queue_id, queue_offset)?);
             }
             // A record with a batch of messages takes several offsets.
             let is_single = !sys_flag.inner_batch() && !target.has_batch_queues(topic);
@@ -544,7 +544,9 @@ fn append_in_order(
         if row.first() == Some(&true) {
             for (one, origin) in some.iter().zip(of_some) {
                 match one {
-                    (message, Due::Now) => appended.push(target.append_batch_copy(message, origin)?),
+                    (message, Due::Now) => {
+                        appended.push(target.system_appends().append_batch_copy(message, origin)?)
+                    }
                     // Batch queues accept no waiting messages: this returns the error.
                     _ => {
                         appended.extend(broker.append_copies(slice::from_ref(one), slice::from_ref(origin))?);

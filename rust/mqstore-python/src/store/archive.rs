@@ -21,7 +21,7 @@ type SegmentRow = (u64, u64, Option<i64>, i64, i64);
 #[pyfunction]
 fn sealed_segments(store: &Bound<'_, NativeStore>, start: u64) -> PyResult<Vec<SegmentRow>> {
     let core = store.get().core()?;
-    let found = detached(store.py(), || core.sealed_segments(start))?;
+    let found = detached(store.py(), || core.archive().sealed_log()?.segments(start))?;
     let row =
         |one: &SealedSegment| (one.base_offset, one.bytes, one.first_ms, one.newest_ms, one.modified_ms);
     Ok(found.iter().map(row).collect())
@@ -31,7 +31,7 @@ fn sealed_segments(store: &Bound<'_, NativeStore>, start: u64) -> PyResult<Vec<S
 #[pyfunction]
 fn segment_inodes(store: &Bound<'_, NativeStore>, start: u64, end: u64) -> PyResult<HashMap<u64, u64>> {
     let core = store.get().core()?;
-    let found = detached(store.py(), || core.segment_inodes(start, end))?;
+    let found = detached(store.py(), || core.archive().sealed_log()?.inodes(start, end))?;
     Ok(found.into_iter().collect())
 }
 
@@ -39,7 +39,7 @@ fn segment_inodes(store: &Bound<'_, NativeStore>, start: u64, end: u64) -> PyRes
 #[pyfunction]
 fn read_log<'py>(store: &Bound<'py, NativeStore>, offset: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
     let core = store.get().core()?;
-    let found = detached(store.py(), || core.read_log_bytes(offset, length))?;
+    let found = detached(store.py(), || core.archive().sealed_log()?.bytes(offset, length))?;
     Ok(PyBytes::new(store.py(), &found))
 }
 
@@ -47,14 +47,14 @@ fn read_log<'py>(store: &Bound<'py, NativeStore>, offset: u64, length: u64) -> P
 #[pyfunction]
 fn is_reclaimed_at(store: &Bound<'_, NativeStore>, offset: u64) -> PyResult<bool> {
     let core = store.get().core()?;
-    detached(store.py(), || core.is_reclaimed_at(offset))
+    detached(store.py(), || core.archive().sealed_log()?.is_reclaimed_at(offset))
 }
 
 /// Returns the log offset up to which the archive covers the log, and its settings; None without an archive.
 #[pyfunction]
 fn archive_state(store: &Bound<'_, NativeStore>) -> PyResult<Option<(u64, String)>> {
     let core = store.get().core()?;
-    let found = detached(store.py(), || core.archive())?;
+    let found = detached(store.py(), || core.archive().state())?;
     Ok(found.map(|archive| (archive.archived_to, archive.settings)))
 }
 
@@ -63,7 +63,7 @@ fn archive_state(store: &Bound<'_, NativeStore>) -> PyResult<Option<(u64, String
 fn set_archive(store: &Bound<'_, NativeStore>, archive: Option<(u64, String)>) -> PyResult<()> {
     let core = store.get().core()?;
     let archive = archive.map(|(archived_to, settings)| ArchiveState { archived_to, settings });
-    detached(store.py(), || core.set_archive(archive.as_ref()))
+    detached(store.py(), || core.archive().set(archive.as_ref()))
 }
 
 /// Writes the archive of a new directory at `path`, whose log ends at `log_end` and was made from the archive.
@@ -85,7 +85,7 @@ fn advance_archive(
 ) -> PyResult<bool> {
     let core = store.get().core()?;
     let next = ArchiveState { archived_to, settings };
-    let found = detached(store.py(), || core.advance_archive(known, &next))?;
+    let found = detached(store.py(), || core.archive().advance(known, &next))?;
     Ok(found.is_some_and(|archive| archive.settings == next.settings))
 }
 
@@ -114,7 +114,7 @@ fn floor_of_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<u64> 
 #[pyfunction]
 fn set_older_topics(store: &Bound<'_, NativeStore>, object: Option<Py<PyAny>>) -> PyResult<()> {
     let older = object.map(|object| Arc::new(PythonTopics { object }) as Arc<dyn OlderTopics>);
-    store.get().core()?.set_older_topics(older);
+    store.get().core()?.retention().set_older_topics(older);
     Ok(())
 }
 

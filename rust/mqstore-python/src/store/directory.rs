@@ -153,7 +153,7 @@ pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<B
                 (Arc::new(SystemClock::new()), folder.path(), StoreOptions::default());
             mqstore_inspect::info_with(vfs, clock, path, &options, |store| {
                 store.find_deliveries_with(first_unfinished);
-                (PendingDeliveries::of(store), store.segment_holders())
+                (PendingDeliveries::of(store), store.retention().segment_holders())
             })
         })
     })?;
@@ -227,7 +227,7 @@ pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<B
 /// Raises the error for a store that several processes cannot read together.
 #[pyfunction]
 pub(crate) fn check_division(store: PyRef<'_, NativeStore>) -> PyResult<()> {
-    store.core()?.refuse_division().map_err(to_py)
+    store.core()?.files().refuse_division().map_err(to_py)
 }
 
 /// Converts the counters of an open store.

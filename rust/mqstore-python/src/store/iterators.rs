@@ -205,7 +205,7 @@ impl MessageIterator {
         reading(py, store, || store.catch_up())?;
         let IteratorState { source, floors: Some(floors), .. } = &mut *state else { return Ok(None) };
         let mut visible = Vec::with_capacity(messages.len());
-        let dropped = store.drop_hidden(floors, source.topic(), |is_visible| {
+        let dropped = floors.drop_hidden(store, source.topic(), |is_visible| {
             for message in messages {
                 let is_kept =
                     message.cast::<StoredMessage>().is_ok_and(|message| is_visible(message.get().record()));
@@ -254,7 +254,7 @@ impl IteratorState {
     }
 
     fn has_same_floors(&self, store: &Store) -> bool {
-        self.floors.as_ref().is_some_and(|floors| store.has_same_floors(floors))
+        self.floors.as_ref().is_some_and(|floors| floors.is_current_in(store))
     }
 
     /// Returns the next fetched message, if no floor changed since the fetch.
@@ -265,7 +265,7 @@ impl IteratorState {
     /// Drops fetched messages that are hidden by now.
     fn drop_hidden(&mut self, store: &Store) -> Result<(), StoreError> {
         let Self { source, ready, floors: Some(floors), .. } = self else { return Ok(()) };
-        store.drop_hidden(floors, source.topic(), |is_visible| ready.retain(|record| is_visible(record)))
+        floors.drop_hidden(store, source.topic(), |is_visible| ready.retain(|record| is_visible(record)))
     }
 
     fn step(&mut self, store: &Store, started: Duration) -> Result<IteratorStep, StoreError> {
@@ -297,7 +297,7 @@ impl IteratorState {
             return Ok(LoopStep::Got(std::mem::take(&mut self.ready)));
         }
         self.floors = Some(store.watch_floors());
-        if at_once && store.is_remote() {
+        if at_once && store.files().vfs.is_remote() {
             return Ok(LoopStep::Later);
         }
         let ahead = match &mut self.source {
@@ -393,7 +393,7 @@ impl Follow {
             if self.end.is_some_and(|end| self.next >= end) {
                 return Ok(LoopStep::End);
             }
-            if at_once && !store.is_caught_up() {
+            if at_once && !store.nonblocking().is_caught_up() {
                 return Ok(LoopStep::Later);
             }
             if !store.wait(&self.topic, self.queue_id, self.next, Duration::ZERO)? {
@@ -416,7 +416,7 @@ impl Follow {
 impl FollowTopic {
     /// Like [`IteratorState::ahead`], with at most `most` messages.
     fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<LoopStep, StoreError> {
-        if at_once && !(store.is_caught_up() && self.follower.is_near_end(NEAR_BYTES)?) {
+        if at_once && !(store.nonblocking().is_caught_up() && self.follower.is_near_end(NEAR_BYTES)?) {
             return Ok(LoopStep::Later);
         }
         Ok(match self.follower.next_of(store, most, LOOKS)? {

@@ -72,7 +72,7 @@ pub(crate) fn waiting_record<'py>(
     let Some(mut record) = WaitingRecord::of(&view, &DelayLevels::default()) else { return Ok(None) };
     if let (WaitingRecord::Level(level), Some(store)) = (&mut record, store) {
         let core = store.get().core()?;
-        let due_ms = detached(py, || core.level_due_of(message.record()))?;
+        let due_ms = detached(py, || core.level_times()?.due_of(message.record()))?;
         level.due_ms = due_ms.unwrap_or(level.due_ms);
     }
     let shown = PendingMessageInfo::from(record);

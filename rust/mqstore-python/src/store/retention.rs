@@ -52,7 +52,7 @@ fn set_retention(
         max_messages: given("max_messages", max_messages)?,
     };
     let core = store.get().core()?;
-    about_topic(store.py(), core, || core.set_retention(topic, limits))
+    about_topic(store.py(), core, || core.retention().set(topic, limits))
 }
 
 /// Returns the topics with a retention, and their limits, of an open store or of the directory with this path.
@@ -61,10 +61,10 @@ fn retention_limits(source: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Limits)>
     let py = source.py();
     let found = if let Ok(store) = source.cast::<NativeStore>() {
         let core = store.get().core()?;
-        reading(py, core, || core.retentions())?
+        reading(py, core, || core.retention().list())?
     } else {
         let folder = StoreFolder::of(source)?;
-        detached(py, || folder.read_log(|store| store.retentions()))?
+        detached(py, || folder.read_log(|store| store.retention().list()))?
     };
     Ok(found.into_iter().map(|(topic, limits)| (topic.to_string(), row(limits))).collect())
 }
@@ -74,7 +74,7 @@ fn retention_limits(source: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Limits)>
 #[pyfunction]
 fn retention_usage(store: &Bound<'_, NativeStore>) -> PyResult<Vec<UsageRow>> {
     let core = store.get().core()?;
-    let found = interruptible(store.py(), core, |pause| core.retention_usage(pause))?;
+    let found = interruptible(store.py(), core, |pause| core.retention().usage(pause))?;
     let rows = found.into_iter().map(|usage| {
         let bytes = (usage.live_bytes, usage.dead_bytes, usage.reclaimable_bytes);
         (usage.topic, row(usage.limits), usage.log_offset, bytes)

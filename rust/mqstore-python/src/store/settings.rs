@@ -33,8 +33,8 @@ fn export_settings(
     let wanted = |name: &str| named(name) && !is_system_topic(name);
     let (mut settings, offsets) = detached(py, || {
         folder.read_log(|store| {
-            let offsets = if topics.is_some() { store.group_offsets()? } else { Vec::new() };
-            Ok::<_, StoreError>((store.settings()?, offsets))
+            let offsets = if topics.is_some() { store.group_table()?.offsets()? } else { Vec::new() };
+            Ok::<_, StoreError>((store.settings().all()?, offsets))
         })
     })?;
     settings.keep_valid();
@@ -53,7 +53,7 @@ fn export_settings(
 #[pyfunction]
 fn config_json(py: Python<'_>, store: PyRef<'_, NativeStore>, name: &str) -> PyResult<Option<String>> {
     let store = store.core()?;
-    detached(py, || store.config_json(name))
+    detached(py, || store.inspection().config_json(name))
 }
 
 /// Returns the saved offsets of a group by topic and queue.
@@ -64,7 +64,7 @@ fn saved_offsets(
     group: &str,
 ) -> PyResult<Vec<((String, i32), i64)>> {
     let store = store.core()?;
-    let found = detached(py, || store.saved_group_offsets(&mut Vec::new()))?;
+    let found = detached(py, || store.group_table()?.saved_offsets(&mut Vec::new()))?;
     let found = found.into_iter().filter(|offsets| offsets.group == group);
     let rows = found.flat_map(|GroupOffsets { topic, queues, .. }| {
         queues.into_iter().map(move |queue| ((topic.clone(), queue.queue_id), queue.offset))
@@ -111,7 +111,7 @@ fn make_topics(store: &Bound<'_, NativeStore>, topics: Texts) -> PyResult<Vec<St
     detached(store.py(), || {
         let mut made = Vec::new();
         for topic in parsed(&topics, &Texts::new())?.topics {
-            if core.make_topic_of(&topic)? {
+            if core.settings().make_topic_of(&topic)? {
                 made.push(topic.name);
             }
         }
@@ -125,8 +125,8 @@ fn adopt_settings(store: &Bound<'_, NativeStore>, topics: Texts, groups: Texts) 
     let core = store.get().core()?;
     detached(store.py(), || {
         let settings = parsed(&topics, &groups)?;
-        settings.topics.iter().try_for_each(|topic| core.adopt_topic(topic))?;
-        core.adopt_groups(&settings.groups)
+        settings.topics.iter().try_for_each(|topic| core.settings().adopt_topic(topic))?;
+        core.settings().adopt_groups(&settings.groups)
     })
 }
 

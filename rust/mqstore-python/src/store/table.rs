@@ -41,7 +41,7 @@ impl TableLoad {
     ) -> PyResult<Self> {
         let on_damage = damage_policy(on_damage)?;
         let core = store.get().core()?;
-        let load = reading(store.py(), core, || core.load_table(topic, queue_id, keeps_messages))?
+        let load = reading(store.py(), core, || Load::new(core, topic, queue_id, keeps_messages))?
             .on_damage(on_damage);
         let (shared, load) = (store.get().shared(), Mutex::new(Some(load)));
         Ok(Self { shared, _owner: store.clone().unbind(), load })

@@ -93,7 +93,7 @@ pub(crate) fn attributes(
 #[pyfunction]
 pub(crate) fn quotas(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
     let core = store.get().core()?;
-    let found = reading(store.py(), core, || core.quotas())?;
+    let found = reading(store.py(), core, || core.settings().quotas())?;
     Ok(found.into_iter().map(|quota| (quota.topic, quota.max_messages, quota.messages)).collect())
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn delete_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyRes
 #[pyfunction]
 pub(crate) fn namespaces(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
     let core = store.get().core()?;
-    let found = reading(store.py(), core, || core.namespaces())?;
+    let found = reading(store.py(), core, || core.namespaces().list())?;
     Ok(found.into_iter().map(|(name, info)| (name, info.topics, info.groups)).collect())
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn namespaces(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String
 #[pyfunction]
 pub(crate) fn delete_namespace(store: &Bound<'_, NativeStore>, namespace: &str) -> PyResult<(u64, u64)> {
     let core = store.get().core()?;
-    let removed = detached(store.py(), || core.remove_namespace(namespace))?;
+    let removed = detached(store.py(), || core.namespaces().remove(namespace))?;
     Ok((removed.topics, removed.groups))
 }
 

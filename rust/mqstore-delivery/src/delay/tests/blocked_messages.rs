@@ -55,7 +55,7 @@ fn a_message_without_a_unique_key_cannot_be_moved_and_is_not_copied() {
         ..message(TIMER_TOPIC, "keyless", &properties)
     };
     let appended = store.append(&new).unwrap();
-    let record = store.get_at(appended.commit_log_offset).unwrap();
+    let record = store.log().get_at(appended.commit_log_offset).unwrap();
     let id = record.view().unwrap().offset_message_id();
     store.step().unwrap();
     for _ in 0..2 {

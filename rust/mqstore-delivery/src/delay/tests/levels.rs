@@ -53,7 +53,9 @@ fn queue_files(world: &SimStore) -> BTreeMap<PathBuf, Vec<u8>> {
 
 fn due_times(store: &Store, queue_id: i32) -> Vec<i64> {
     let (min, max) = store.bounds(SCHEDULE_TOPIC, queue_id).unwrap();
-    (min..max).map(|offset| store.level_due_ms(queue_id, offset).unwrap().unwrap() - BEGIN_MS).collect()
+    (min..max)
+        .map(|offset| store.level_times().unwrap().due_ms(queue_id, offset).unwrap().unwrap() - BEGIN_MS)
+        .collect()
 }
 
 #[test]
@@ -170,7 +172,7 @@ fn queues_are_made_again_as_they_were_also_after_a_change_of_the_table() {
         let levels = reader.delay_tables().at(record.commit_log_offset);
         let view = record.view().unwrap();
         let Some(WaitingRecord::Level(level)) = WaitingRecord::of(&view, levels) else { panic!("{view:?}") };
-        assert!(reader.level_due_of(&record).unwrap().unwrap() <= level.due_ms);
+        assert!(reader.level_times().unwrap().due_of(&record).unwrap().unwrap() <= level.due_ms);
     }
 }
 
@@ -181,7 +183,7 @@ fn a_stop_anywhere_keeps_the_table_of_each_message() {
             let world = SimStore { vfs, clock: Arc::new(ManualClock::new(BEGIN_MS + 900)) };
             let store = world.open();
             later(&broker(&store), "t", &store.delay_tables().latest().to_string(), Due::Level(1));
-            let mut cursor = store.scan_log(None).unwrap();
+            let mut cursor = store.log().scan(None).unwrap();
             for record in cursor.next_batch(100).unwrap() {
                 let view = record.view().unwrap();
                 let table = String::from_utf8(view.body.to_vec()).unwrap();

@@ -83,7 +83,7 @@ fn a_message_comes_at_its_millisecond_and_keeps_what_it_has() {
     for (text, delay) in [("exact", 5_000), ("odd", 5_001), ("soon", 7)] {
         let done = later(&broker, "t", text, Due::At(BEGIN_MS + delay));
         assert_eq!(done.queue_id, 0);
-        let record = store.get_at(done.commit_log_offset).unwrap();
+        let record = store.log().get_at(done.commit_log_offset).unwrap();
         assert_eq!(record.view().unwrap().topic, TIMER_TOPIC);
     }
     store.step().unwrap();
@@ -107,7 +107,7 @@ fn a_message_comes_at_its_millisecond_and_keeps_what_it_has() {
     let view = all[1].view().unwrap();
     assert_eq!((view.flag, view.born_timestamp, view.tags(), view.queue_id), (7, 5, Some("T"), 0));
     let source: u64 = view.properties.get(TIMER_ORIGIN_OFFSET).unwrap().parse().unwrap();
-    let source = store.get_at(source).unwrap();
+    let source = store.log().get_at(source).unwrap();
     assert_eq!(source.view().unwrap().unique_key(), view.unique_key());
     assert_eq!(view.properties.get(TIMER_DELIVER_MS), Some("1700000005000"));
     assert_eq!(view.properties.get(TIMER_OUT_MS), Some("1700000004000"));
@@ -141,8 +141,9 @@ fn a_cancelled_message_never_comes_and_a_delivered_one_cannot_be_cancelled() {
     let far = later(&broker, "t", "far", Due::At(BEGIN_MS + 3_600_000));
     later(&broker, "t", "kept", Due::At(BEGIN_MS + 3_600_000));
     store.step().unwrap();
-    let id =
-        |done: &Appended| store.get_at(done.commit_log_offset).unwrap().view().unwrap().offset_message_id();
+    let id = |done: &Appended| {
+        store.log().get_at(done.commit_log_offset).unwrap().view().unwrap().offset_message_id()
+    };
     assert!(broker.cancel(&id(&near)).unwrap());
     assert!(!broker.cancel(near.unique_id.as_str()).unwrap());
     assert!(broker.cancel(far.unique_id.as_str()).unwrap());

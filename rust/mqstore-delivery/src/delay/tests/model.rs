@@ -42,7 +42,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// Checks that each message in the log was delivered once, or was cancelled, and that none was early.
 pub(super) fn check(store: &Store) -> Result<(), String> {
-    let mut cursor = store.scan_log(None).unwrap();
+    let mut cursor = store.log().scan(None).unwrap();
     let (mut due, mut cancelled) = (BTreeMap::new(), BTreeSet::new());
     let mut delivered: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     let mut text_at: BTreeMap<u64, String> = BTreeMap::new();

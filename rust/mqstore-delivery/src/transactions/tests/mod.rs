@@ -210,7 +210,7 @@ fn a_decision_without_its_records_is_completed_once() {
         // A power loss keeps the op message and this number of its final records.
         let mut end = op.commit_log_offset + op.bytes().len() as u64;
         for _ in 0..whole {
-            end += store.get_at(end).unwrap().bytes().len() as u64;
+            end += store.log().get_at(end).unwrap().bytes().len() as u64;
         }
         world = kill(&world, &store, engine);
         let path = Path::new("/data/store/commitlog/00000000000000000000");

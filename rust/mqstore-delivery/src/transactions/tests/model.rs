@@ -64,7 +64,7 @@ const OPTIONS: CheckOptions =
 fn again(world: &SimStore, made: usize) -> (Store, (Broker, Transactions)) {
     let store = world.open();
     for _ in 0..made {
-        store.new_unique_key().unwrap();
+        store.system_appends().new_unique_key().unwrap();
     }
     let engine = broker(&store);
     (store, engine)

@@ -41,7 +41,7 @@ fn the_last_delivery_that_fails_makes_a_dead_letter() {
     assert!(is_lost(&last.lease.nack(None)));
     let letter = store.message_at("%DLQ%workers", 0, 0).unwrap().unwrap();
     let letter = letter.view().unwrap();
-    let record = store.get_at(original.commit_log_offset).unwrap();
+    let record = store.log().get_at(original.commit_log_offset).unwrap();
     let record = record.view().unwrap();
     let id = record.offset_message_id();
     for (name, value) in [

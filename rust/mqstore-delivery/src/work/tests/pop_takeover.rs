@@ -196,7 +196,7 @@ fn put_again(store: &Store, topic: &str, body: &str, times: i32) {
         born_host: Host::new([127, 0, 0, 1], 1),
         reconsume_times: times,
     };
-    store.append_copies(&[message], &[origin]).unwrap();
+    store.system_appends().append_copies(&[message], &[origin]).unwrap();
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! Properties of a reader that need no read of the log.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use mqstore_format::{CQ_UNIT_BYTES, IndexGeometry};
 
 use super::Reader;
 use mqstore_base::options::StoreOptions;
-use mqstore_base::store_files::DelayTables;
-use mqstore_base::topic_floors::TopicRetention;
 
 /// The geometry of a store's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,11 +23,6 @@ impl Reader {
     /// Returns the options of the open.
     pub(crate) fn options(&self) -> &StoreOptions {
         &self.options
-    }
-
-    /// Returns the tables of delay levels.
-    pub(crate) fn delays(&self) -> &DelayTables {
-        &self.delays
     }
 
     /// Returns the geometry of queue and index files, and the bytes of readable units in the queues that were read.
@@ -54,27 +47,5 @@ impl Reader {
     /// Returns the removed topics; their messages may still be in the log.
     pub(crate) fn removed_topics(&self) -> BTreeSet<String> {
         self.listed().removed.clone()
-    }
-
-    /// Whether `topic` is removed.
-    pub(crate) fn is_removed(&self, topic: &str) -> bool {
-        self.listed().removed.contains(topic)
-    }
-
-    /// Returns the milliseconds after which a value of the table `topic` expires.
-    pub(crate) fn expire_after_ms(&self, topic: &str) -> Option<i64> {
-        self.listed().table.topics.get(topic)?.expire_after_ms()
-    }
-
-    /// Returns the limits of the topics that have a retention.
-    pub(crate) fn retentions(&self) -> BTreeMap<Arc<str>, TopicRetention> {
-        self.listed().retentions.clone()
-    }
-
-    /// Returns the attributes of `topic` in the topic table.
-    pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
-        let listed = self.listed();
-        let topic = listed.table.topics.get(topic);
-        topic.map(|topic| topic.attributes.clone()).unwrap_or_default().into_iter().collect()
     }
 }

@@ -15,7 +15,7 @@ use mqstore_format::{CqUnit, RecordView};
 
 use super::{Reader, ReaderState};
 use crate::read::cursor::{belongs, place};
-use crate::store::read_units;
+use crate::read::units::read_units;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::RecordBytes;
 use mqstore_log::commit_log::read_record;

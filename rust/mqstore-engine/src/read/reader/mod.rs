@@ -10,6 +10,7 @@
 
 pub(crate) mod accessors;
 mod last_look;
+mod live_reader;
 mod lost_records;
 mod raft;
 mod random;
@@ -26,11 +27,11 @@ use mqstore_format::{EntryFields, IndexGeometry, RecordView};
 use mqstore_io::Access;
 use mqstore_io::sync::{Mutex, RwLock};
 
+use live_reader::confirm_problems;
 use unread_queues::Unread;
 
-use super::live_reader::confirm_problems;
-use crate::store::damage_notes::damage_notes;
-use crate::store::topics::{batch_topics, load_listed};
+use crate::engine::damage_notes::damage_notes;
+use crate::engine::topics::{batch_topics, load_listed};
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::{LiveState, LiveWatch};
@@ -38,6 +39,7 @@ use mqstore_base::options::StoreOptions;
 use mqstore_base::retry::retry_if_gone;
 use mqstore_base::store_files::{DelayTables, QUEUES_IN_ROCKSDB, StoreFiles, TieredStore};
 use mqstore_base::topic_floors::TopicFloors;
+use mqstore_compaction::ManifestCache;
 use mqstore_log::commit_log::{
     LogScanner, ScanChecks, ScanItem, SegmentList, damaged_place_note, has_damaged_place,
 };
@@ -86,6 +88,8 @@ pub(crate) struct Reader {
     notes: Mutex<Vec<String>>,
     /// Number of damaged records that reads skipped.
     skipped: AtomicU64,
+    /// What reads know about the compaction files.
+    manifests: ManifestCache,
     /// The queues that were not read yet. Lock it before `state`.
     unread: Mutex<Unread>,
 }
@@ -221,6 +225,7 @@ impl Reader {
             state: Mutex::new(state),
             notes: Mutex::new(notes),
             skipped: AtomicU64::new(0),
+            manifests: ManifestCache::default(),
             unread: Mutex::new(Unread::All(live, manifest)),
         })
     }

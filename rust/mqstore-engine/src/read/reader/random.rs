@@ -9,7 +9,7 @@ use super::super::cursor::place;
 use super::super::random_read::message_of;
 use super::super::view::View;
 use super::{Reader, topics_version};
-use crate::store::read_units;
+use crate::read::units::read_units;
 use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::RecordReader;
 

@@ -1,7 +1,7 @@
 //! The reader as a view for reads: the visible log, the queue files that the reader trusts, and the units that it
 //! derived.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,14 +10,16 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 use mqstore_format::json::TopicConfig;
 
+use super::super::units::{read_units, sorted_offsets};
 use super::super::view::View;
 use super::{OVERLAY_BYTES, Reader, ReaderState, SMALL_LOG_BYTES, SMALL_REMOTE_LOG_BYTES};
-use crate::store::{read_units, sorted_offsets};
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::LiveState;
+use mqstore_base::message::StoredRecord;
 use mqstore_base::retry::{poll_interval, retry_if_gone};
-use mqstore_base::store_files::StoreFiles;
-use mqstore_base::topic_floors::FloorTable;
+use mqstore_base::store_files::{DelayTables, StoreFiles};
+use mqstore_base::topic_floors::{FloorTable, TopicRetention};
+use mqstore_compaction::ManifestCache;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::ConsumeQueue;
 use mqstore_log::dispatch::{ANY_TAGS, DerivedQueue};
@@ -148,8 +150,43 @@ impl View for Reader {
         self.skipped.load(Ordering::Relaxed)
     }
 
+    fn delays(&self) -> &DelayTables {
+        &self.delays
+    }
+
+    fn manifests(&self) -> &ManifestCache {
+        &self.manifests
+    }
+
+    fn messages_near(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offsets: &[i64],
+    ) -> Result<Vec<Option<StoredRecord>>, StoreError> {
+        Ok(self.messages_in_files(topic, queue_id, offsets).unwrap_or_default())
+    }
+
     fn keeps_newest(&self, topic: &str) -> bool {
         self.listed().table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
+    }
+
+    fn is_removed(&self, topic: &str) -> bool {
+        self.listed().removed.contains(topic)
+    }
+
+    fn expire_after_ms(&self, topic: &str) -> Option<i64> {
+        self.listed().table.topics.get(topic)?.expire_after_ms()
+    }
+
+    fn retentions(&self) -> BTreeMap<Arc<str>, TopicRetention> {
+        self.listed().retentions.clone()
+    }
+
+    fn attributes(&self, topic: &str) -> Vec<(String, String)> {
+        let listed = self.listed();
+        let topic = listed.table.topics.get(topic);
+        topic.map(|topic| topic.attributes.clone()).unwrap_or_default().into_iter().collect()
     }
 
     fn has_batch_queues(&self, topic: &str) -> bool {

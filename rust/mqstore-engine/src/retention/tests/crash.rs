@@ -36,7 +36,7 @@ fn check(bench: &Bench, options: &StoreOptions, placed: &[(i64, u64)], moment: &
         );
     }
     for (offset, at) in placed.iter().filter(|(_, at)| *at >= min) {
-        assert_eq!(store.get_at(*at).unwrap().view().unwrap().queue_offset, *offset, "{moment}");
+        assert_eq!(store.log().get_at(*at).unwrap().view().unwrap().queue_offset, *offset, "{moment}");
         let mut found = store.lookup("t", &format!("k{offset}"), None, None, None).unwrap();
         assert_eq!(found.next_batch(2).unwrap().len(), 1, "{moment}: key of {offset}");
     }

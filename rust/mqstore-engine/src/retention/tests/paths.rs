@@ -97,7 +97,7 @@ fn power_loss_at_any_call_keeps_a_row_without_holes() {
         for seed in 0..2 {
             let later = bench.after(frozen.crash(call * 10 + seed).unwrap());
             let store = later.open(&spread());
-            let mut cursor = store.scan_log(None).unwrap();
+            let mut cursor = store.log().scan(None).unwrap();
             let found: Vec<u64> =
                 cursor.next_batch(1000).unwrap().iter().map(|record| record.commit_log_offset).collect();
             let wanted: Vec<u64> = placed.iter().map(|(_, at)| *at).collect();

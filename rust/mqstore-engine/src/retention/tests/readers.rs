@@ -81,7 +81,7 @@ fn a_queue_reader_that_was_overtaken_is_told_and_a_log_reader_goes_on() {
     let mut late = store.read("t", 0, None, None, None).unwrap();
     let reader = bench.read_only();
     let mut beside = reader.read("t", 0, None, None, None).unwrap();
-    let mut log = reader.scan_log(None).unwrap();
+    let mut log = reader.log().scan(None).unwrap();
     expire(&store, false);
     let min = bounds(&store).0;
     for cursor in [&mut late, &mut beside] {
@@ -188,7 +188,7 @@ fn the_confirm_position_ends_what_is_visible() {
     for store in [&store, &reader] {
         assert_eq!(bounds(store), (0, placed.len() as i64));
         assert_eq!(store.stats().unwrap().log_max_offset, end);
-        assert!(store.get_at(more[0].1).is_err());
+        assert!(store.log().get_at(more[0].1).is_err());
     }
     store.flush().unwrap();
     bench.hours(9);
@@ -226,12 +226,12 @@ fn a_reader_of_wiped_bytes_is_told_that_they_were_deleted() {
     bench.hours(5);
     // Like another process that has the segment open.
     let reader = bench.read_only();
-    reader.get_at(0).unwrap();
+    reader.log().get_at(0).unwrap();
     let mut beside = reader.read("t", 0, None, None, None).unwrap();
     expire(&store, false);
     assert!(bench.names("/data/store/mqstore/wipe").is_empty(), "wiped");
     for side in [&reader, &store] {
-        let error = side.get_at(0).unwrap_err().to_string();
+        let error = side.log().get_at(0).unwrap_err().to_string();
         assert!(error.contains("were removed"), "{error}");
     }
     let error = beside.next_batch(1).unwrap_err();

@@ -135,7 +135,7 @@ fn use_percent(bench: &Bench, percent: u64) {
     // The used part is rounded up; the size counts in pages.
     bench.sim.set_space(Some(used * 1000 / (percent * 10 - 5)));
     let now = bench.sim.free_space("/data".as_ref()).unwrap();
-    assert_eq!(crate::retention::disk_space::used_percent(now), percent);
+    assert_eq!(crate::engine::disk_space::used_percent(now), percent);
 }
 
 /// The rules of RocketMQ.

@@ -21,7 +21,7 @@ fn due(bench: &Bench, options: &StoreOptions) -> Store {
 fn segments_stay_until_the_archive_has_them() {
     let bench = Bench::new();
     let store = due(&bench, &aged(1));
-    store.set_archive(Some(&archive(0))).unwrap();
+    store.archive().set(Some(&archive(0))).unwrap();
     let planned = expire(&store, true);
     let done = expire(&store, false);
     assert_eq!(ExpireReport { dry_run: true, ..done.clone() }, planned);
@@ -29,7 +29,7 @@ fn segments_stay_until_the_archive_has_them() {
     assert!(done.kept[0].contains("not in the archive yet, which ends at log offset 0"), "{:?}", done.kept);
     assert_eq!(bench.told(), ["segment_kept"]);
     // Half a segment is no segment.
-    store.advance_archive(&archive(0).settings, &archive(2 * SEGMENT + SEGMENT / 2)).unwrap();
+    store.archive().advance(&archive(0).settings, &archive(2 * SEGMENT + SEGMENT / 2)).unwrap();
     let planned = expire(&store, true);
     let done = expire(&store, false);
     assert_eq!(ExpireReport { dry_run: true, ..done.clone() }, planned);
@@ -38,13 +38,13 @@ fn segments_stay_until_the_archive_has_them() {
     // The state is durable, and a reader sees it.
     let bench = bench.after(bench.sim.crash_with(&mut |_| false).unwrap());
     let reader = bench.try_open(OpenMode::Read, &aged(1)).unwrap();
-    assert_eq!(reader.archive().unwrap(), Some(archive(2 * SEGMENT + SEGMENT / 2)));
+    assert_eq!(reader.archive().state().unwrap(), Some(archive(2 * SEGMENT + SEGMENT / 2)));
     assert_eq!(expire(&reader, true).kept.len(), 1);
-    assert!(matches!(reader.set_archive(None), Err(StoreError::ReadOnly { .. })));
+    assert!(matches!(reader.archive().set(None), Err(StoreError::ReadOnly { .. })));
     let store = bench.open(&aged(1));
     assert_eq!(expire(&store, false).segments, 0);
-    store.set_archive(None).unwrap();
-    assert_eq!(store.archive().unwrap(), None);
+    store.archive().set(None).unwrap();
+    assert_eq!(store.archive().state().unwrap(), None);
     assert_eq!(expire(&store, false).segments, 2);
     store.close().unwrap();
 }
@@ -57,11 +57,11 @@ fn no_other_limit_removes_them_either() {
     ] {
         let bench = Bench::new();
         let store = due(&bench, &options);
-        store.set_archive(Some(&archive(SEGMENT))).unwrap();
+        store.archive().set(Some(&archive(SEGMENT))).unwrap();
         rounds(&bench, &store, 300);
         assert_eq!(bench.segments()[0], SEGMENT, "the background removes what the archive has");
         assert_eq!(expire(&store, false).segments, 0);
-        store.advance_archive(&archive(0).settings, &archive(3 * SEGMENT)).unwrap();
+        store.archive().advance(&archive(0).settings, &archive(3 * SEGMENT)).unwrap();
         rounds(&bench, &store, 300);
         assert_eq!(bench.segments()[0], 3 * SEGMENT);
         store.close().unwrap();
@@ -83,10 +83,10 @@ fn an_archive_that_lacks_segments_keeps_them() {
     let hooks = Hooks { archive_look: Some(look), ..Hooks::default() };
     let options = StoreOptions { hooks, retention_bytes: Some(1), ..aged(1) };
     let store = due(&bench, &options);
-    store.set_archive(Some(&archive(0))).unwrap();
+    store.archive().set(Some(&archive(0))).unwrap();
     assert_eq!(expire(&store, false).segments, 0);
     assert_eq!(looks.lock().len(), 0, "the store knows already that nothing is archived");
-    store.advance_archive(&archive(0).settings, &archive(4 * SEGMENT)).unwrap();
+    store.archive().advance(&archive(0).settings, &archive(4 * SEGMENT)).unwrap();
     let planned = expire(&store, true);
     let done = expire(&store, false);
     assert_eq!(ExpireReport { dry_run: true, ..done.clone() }, planned);
@@ -109,17 +109,17 @@ fn an_archive_that_lacks_segments_keeps_them() {
 fn a_state_that_cannot_be_read_keeps_everything() {
     let bench = Bench::new();
     let store = due(&bench, &aged(1));
-    store.set_archive(Some(&archive(4 * SEGMENT))).unwrap();
+    store.archive().set(Some(&archive(4 * SEGMENT))).unwrap();
     let path: &std::path::Path = "/data/store/mqstore/archive".as_ref();
     let file = bench.sim.open(path, mqstore_io::Access::ReadWrite).unwrap();
     file.write_all_at(b"9", 19).unwrap();
     let report = expire(&store, false);
     assert!(report.segments == 0 && report.kept[0].contains("as far as known"), "{:?}", report.kept);
-    assert!(matches!(store.archive(), Err(StoreError::Corrupt { .. })));
-    let refused = store.advance_archive(&archive(0).settings, &archive(4 * SEGMENT));
+    assert!(matches!(store.archive().state(), Err(StoreError::Corrupt { .. })));
+    let refused = store.archive().advance(&archive(0).settings, &archive(4 * SEGMENT));
     assert!(matches!(refused, Err(StoreError::Corrupt { .. })), "an unknown archive does not advance");
     assert_eq!(expire(&store, false).segments, 0);
-    store.set_archive(Some(&archive(4 * SEGMENT))).unwrap();
+    store.archive().set(Some(&archive(4 * SEGMENT))).unwrap();
     assert_eq!(expire(&store, false).segments, 4);
     store.close().unwrap();
 }
@@ -128,17 +128,17 @@ fn a_state_that_cannot_be_read_keeps_everything() {
 fn the_end_of_an_archive_moves_forward_only_and_only_for_its_settings() {
     let bench = Bench::new();
     let store = due(&bench, &aged(1));
-    assert_eq!(store.advance_archive("{}", &archive(SEGMENT)).unwrap(), None);
-    assert_eq!(store.archive().unwrap(), None);
-    store.set_archive(Some(&archive(2 * SEGMENT))).unwrap();
+    assert_eq!(store.archive().advance("{}", &archive(SEGMENT)).unwrap(), None);
+    assert_eq!(store.archive().state().unwrap(), None);
+    store.archive().set(Some(&archive(2 * SEGMENT))).unwrap();
     assert_eq!(
-        store.advance_archive(&archive(0).settings, &archive(SEGMENT)).unwrap(),
+        store.archive().advance(&archive(0).settings, &archive(SEGMENT)).unwrap(),
         Some(archive(2 * SEGMENT))
     );
-    assert_eq!(store.advance_archive("{}", &archive(4 * SEGMENT)).unwrap(), Some(archive(2 * SEGMENT)));
-    assert_eq!(store.archive().unwrap(), Some(archive(2 * SEGMENT)));
+    assert_eq!(store.archive().advance("{}", &archive(4 * SEGMENT)).unwrap(), Some(archive(2 * SEGMENT)));
+    assert_eq!(store.archive().state().unwrap(), Some(archive(2 * SEGMENT)));
     let two_lines = ArchiveState { settings: "a\nb".to_owned(), ..archive(0) };
-    assert!(matches!(store.set_archive(Some(&two_lines)), Err(StoreError::InvalidOption { .. })));
+    assert!(matches!(store.archive().set(Some(&two_lines)), Err(StoreError::InvalidOption { .. })));
     store.close().unwrap();
 }
 
@@ -151,7 +151,7 @@ fn a_hook_cannot_change_the_archive() {
     let on_event: Arc<dyn Fn(&StoreEvent) + Send + Sync> = Arc::new(move |event| {
         if event.kind == "segment_deleted" {
             assert!(is_in_hook());
-            let outcome = inner.lock().as_ref().map(|store| store.set_archive(None));
+            let outcome = inner.lock().as_ref().map(|store| store.archive().set(None));
             told.lock().push(matches!(outcome, Some(Err(StoreError::Busy { .. }))));
         }
     });
@@ -176,11 +176,11 @@ fn a_stop_at_any_call_removes_no_segment_that_is_not_archived() {
     let ready = || {
         let bench = Bench::new();
         let store = due(&bench, &options);
-        store.set_archive(Some(&archive(SEGMENT))).unwrap();
+        store.archive().set(Some(&archive(SEGMENT))).unwrap();
         (bench, store)
     };
     let act = |store: &Store| {
-        store.advance_archive(&archive(0).settings, &archive(3 * SEGMENT)).unwrap();
+        store.archive().advance(&archive(0).settings, &archive(3 * SEGMENT)).unwrap();
         expire(store, false);
     };
     let (bench, store) = ready();
@@ -198,7 +198,7 @@ fn a_stop_at_any_call_removes_no_segment_that_is_not_archived() {
         for (number, image) in images.into_iter().enumerate() {
             let bench = bench.after(image);
             let store = bench.open(&options);
-            let known = store.archive().unwrap().unwrap();
+            let known = store.archive().state().unwrap().unwrap();
             let min = bench.segments()[0];
             assert!(
                 [archive(SEGMENT), archive(3 * SEGMENT)].contains(&known) && min <= known.archived_to,
@@ -215,27 +215,33 @@ fn a_stop_at_any_call_removes_no_segment_that_is_not_archived() {
 fn sealed_segments_are_full_synced_and_not_the_last() {
     let bench = Bench::new();
     let store = due(&bench, &options());
-    let sealed = store.sealed_segments(0).unwrap();
+    let sealed = store.archive().sealed_log().unwrap().segments(0).unwrap();
     let bases: Vec<u64> = sealed.iter().map(|one| one.base_offset).collect();
     assert_eq!(bases, [0, SEGMENT, 2 * SEGMENT, 3 * SEGMENT]);
     assert!(sealed.iter().all(|one| one.bytes == SEGMENT && one.first_ms.unwrap() <= one.newest_ms));
-    assert_eq!(store.sealed_segments(2 * SEGMENT).unwrap(), sealed[2..]);
+    assert_eq!(store.archive().sealed_log().unwrap().segments(2 * SEGMENT).unwrap(), sealed[2..]);
     // Before the next sync, a reader does not see the new segments as sealed.
     fill(&bench, &store, 8);
-    assert!(bench.read_only().sealed_segments(0).unwrap().len() < 7);
-    assert_eq!(store.sealed_segments(0).unwrap().len(), 7);
-    assert_eq!(bench.read_only().sealed_segments(0).unwrap().len(), 7);
-    let bytes = store.read_log_bytes(SEGMENT - 100, 100).unwrap();
+    assert!(bench.read_only().archive().sealed_log().unwrap().segments(0).unwrap().len() < 7);
+    assert_eq!(store.archive().sealed_log().unwrap().segments(0).unwrap().len(), 7);
+    assert_eq!(bench.read_only().archive().sealed_log().unwrap().segments(0).unwrap().len(), 7);
+    let bytes = store.archive().sealed_log().unwrap().bytes(SEGMENT - 100, 100).unwrap();
     assert_eq!(bytes.len(), 100);
-    assert!(matches!(store.read_log_bytes(SEGMENT - 100, 101), Err(StoreError::InvalidOption { .. })));
-    assert!(matches!(store.read_log_bytes(0, u64::MAX), Err(StoreError::InvalidOption { .. })));
+    assert!(matches!(
+        store.archive().sealed_log().unwrap().bytes(SEGMENT - 100, 101),
+        Err(StoreError::InvalidOption { .. })
+    ));
+    assert!(matches!(
+        store.archive().sealed_log().unwrap().bytes(0, u64::MAX),
+        Err(StoreError::InvalidOption { .. })
+    ));
     fill(&bench, &store, 9);
     store.close().unwrap();
     // A broker leaves no durable mark, and its checkpoint is older than the last sync.
     for name in ["mqstore/state.a", "mqstore/state.b", "checkpoint"] {
         bench.sim.remove_file(&std::path::Path::new("/data/store").join(name)).unwrap();
     }
-    assert_eq!(bench.read_only().sealed_segments(0).unwrap().len(), 8);
+    assert_eq!(bench.read_only().archive().sealed_log().unwrap().segments(0).unwrap().len(), 8);
     bench.sim.create_new("/data/store/abort".as_ref()).unwrap();
-    assert_eq!(bench.read_only().sealed_segments(0).unwrap().len(), 0);
+    assert_eq!(bench.read_only().archive().sealed_log().unwrap().segments(0).unwrap().len(), 0);
 }

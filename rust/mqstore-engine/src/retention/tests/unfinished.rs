@@ -41,7 +41,7 @@ fn a_group_keeps_what_it_has_not_finished() {
     assert_eq!(kept.len(), 1, "told once");
     assert!(kept[0].detail.contains(&format!("group g has not finished t from queue 0, offset {middle} on")));
     assert_eq!(store.stats().unwrap().segments_kept_by, [holder(&placed, middle)]);
-    assert_eq!(store.segment_holders().unwrap(), [holder(&placed, middle)]);
+    assert_eq!(store.retention().segment_holders().unwrap(), [holder(&placed, middle)]);
     let report = expire(&store, false);
     assert_eq!((report.segments, &report.kept_by[..]), (0, &[holder(&placed, middle)][..]));
     assert!(report.kept[0].contains("it holds unfinished messages: group g"), "{:?}", report.kept);
@@ -219,7 +219,7 @@ fn a_reader_plans_what_the_writer_does() {
     let reader = bench.try_open(OpenMode::Read, &aged(1)).unwrap();
     let planned = expire(&reader, true);
     assert_eq!((planned.segments, &planned.kept_by[..]), (2, &[holder(&placed, middle)][..]));
-    assert_eq!(reader.segment_holders().unwrap(), planned.kept_by);
+    assert_eq!(reader.retention().segment_holders().unwrap(), planned.kept_by);
     assert_eq!(reader.stats().unwrap().segments_kept_by, []);
     let store = bench.open(&aged(1));
     assert_eq!(ExpireReport { dry_run: true, ..expire(&store, false) }, planned);

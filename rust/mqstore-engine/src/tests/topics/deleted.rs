@@ -127,7 +127,7 @@ fn readers_that_have_not_read_a_queue_yet_follow_a_deletion() {
     let log_reader =
         || Store::open_log(world.vfs.clone(), world.clock.clone(), &world.path, &options).unwrap();
     let (readers, later) = ([log_reader(), log_reader()], log_reader());
-    let in_log = |reader: &Store| reader.scan_log(None).unwrap().next_batch(usize::MAX).unwrap().len();
+    let in_log = |reader: &Store| reader.log().scan(None).unwrap().next_batch(usize::MAX).unwrap().len();
     assert_eq!(readers.each_ref().map(in_log), [15, 15]);
     store.remove_topic("orders").unwrap();
     assert_eq!(readers.each_ref().map(in_log), [1, 1]);

@@ -137,7 +137,7 @@ fn append_batch(
         rest = more;
     }
     let stored: Vec<_> = groups.iter().map(|(some, compressed)| compressed.apply(some)).collect();
-    if let Some(refused) = store.refused_append(stored.iter().map(AsRef::as_ref))? {
+    if let Some(refused) = store.system_appends().refused_append(stored.iter().map(AsRef::as_ref))? {
         return Ok(Some(refused));
     }
     for some in &stored {

@@ -560,7 +560,7 @@ impl NativeStore {
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
         let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or(DamagePolicy::Skip);
-        let cursor = reading(py, store, || store.scan_log(start))?.on_damage(on_damage);
+        let cursor = reading(py, store, || store.log().scan(start))?.on_damage(on_damage);
         Self::iterator(slf, IteratorSource::Log(Box::new(cursor.filtered(message_filter(filter)?))))
     }
 
@@ -585,7 +585,7 @@ impl NativeStore {
         let offset = number("commit_log_offset", commit_log_offset)?;
         let offset = u64::try_from(offset)
             .map_err(|_| PyValueError::new_err(format!("commit_log_offset {offset} is negative")))?;
-        reading(py, store, || store.get_at(offset)).map(StoredMessage::from)
+        reading(py, store, || store.log().get_at(offset)).map(StoredMessage::from)
     }
 
     /// Returns the message at an offset of a queue; None if a compaction removed it.

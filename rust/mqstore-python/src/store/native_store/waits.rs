@@ -15,8 +15,8 @@ use crate::runtime::{SLICE, clock, detached, reading};
 impl NativeStore {
     /// Refuses to wait for messages of a store at a URL: its files never change after the open.
     pub(super) fn can_follow(&self, store: &Store) -> PyResult<()> {
-        store.refuse_following().map_err(to_py)?;
-        if store.is_remote() {
+        store.files().refuse_following().map_err(to_py)?;
+        if store.files().vfs.is_remote() {
             return Err(RemoteStoreError::new_err((self.shared.path().to_owned(), "follow it")));
         }
         Ok(())

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::writer::Writer;
-use crate::store::topics::TopicState;
+use crate::engine::Engine;
+use crate::engine::topics::TopicState;
 use mqstore_base::error::StoreError;
 use mqstore_base::wake_signal::{Signal, Waker};
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueWaiters, WaitTicket};
@@ -77,7 +77,7 @@ impl Drop for Waiter {
     }
 }
 
-impl Writer {
+impl Engine {
     /// Calls `call` once a message at or after `offset` exists; `None` for a queue that does not exist.
     pub(crate) fn wait_with(
         &self,
@@ -89,7 +89,7 @@ impl Writer {
         let Some(state) = self.topics.get(topic).filter(|_| self.has_queue(topic, queue_id)) else {
             return Ok(None);
         };
-        let queue = self.waited(topic, &state, queue_id)?;
+        let queue = self.wait_target(topic, &state, queue_id)?;
         state.waiter_count(queue_id).fetch_add(1, Ordering::SeqCst);
         let mut waiter = Waiter { queue, topic: state, queue_id, offset, ticket: None };
         let over = || waiter.queue.max_offset() > offset || self.lifecycle.is_closed();
@@ -103,7 +103,7 @@ impl Writer {
         Ok(Some(waiter))
     }
 
-    fn waited(&self, topic: &str, state: &TopicState, queue_id: i32) -> Result<WaitTarget, StoreError> {
+    fn wait_target(&self, topic: &str, state: &TopicState, queue_id: i32) -> Result<WaitTarget, StoreError> {
         Ok(if state.batch {
             WaitTarget::Batch(self.queues.batch_or_create(topic, queue_id)?)
         } else {
@@ -143,7 +143,7 @@ impl Writer {
 
     /// Wakes the waiters of this queue, if any, after a message was appended at `queue_offset`.
     #[inline]
-    pub(crate) fn told_of(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
+    pub(crate) fn notify_waiters(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
         // The thread that published the message has passed a fence.
         if state.waiter_count(queue_id).load(Ordering::SeqCst) > 0 {
             self.wake_reader_waits(topic, state, queue_id, queue_offset);
@@ -159,7 +159,7 @@ impl Writer {
             return;
         }
         // There is a waiter, so the queue exists.
-        if let Ok(queue) = self.waited(topic, state, queue_id) {
+        if let Ok(queue) = self.wait_target(topic, state, queue_id) {
             queue.arrivals().reached(queue_offset.saturating_add(1));
         }
     }

@@ -1,20 +1,26 @@
-//! The writer as a view for reads: everything that is appended and visible.
+//! The engine as a view for reads: everything that is appended and visible.
+//!
+//! Reads see the log up to its visible end, and dispatch everything before it first.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_format::CqUnit;
 
-use super::writer::Writer;
-use crate::read::view::View;
-use crate::store::{read_units, sorted_offsets};
+use super::units::{read_units, sorted_offsets};
+use super::view::View;
+use crate::engine::Engine;
 use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
 use mqstore_base::options::{DamagePolicy, RecoveryMode};
-use mqstore_base::store_files::StoreFiles;
-use mqstore_base::topic_floors::FloorTable;
+use mqstore_base::store_files::{DelayTables, StoreFiles};
+use mqstore_base::topic_floors::{FloorTable, TopicRetention};
+use mqstore_compaction::ManifestCache;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
+use mqstore_log::dispatch::RUN_BYTES;
 
-impl View for Writer {
+impl View for Engine {
     fn files(&self) -> &StoreFiles {
         &self.files
     }
@@ -119,8 +125,41 @@ impl View for Writer {
         Some(Arc::clone(&self.log))
     }
 
+    fn delays(&self) -> &DelayTables {
+        &self.dispatcher.rules().delays
+    }
+
+    fn manifests(&self) -> &ManifestCache {
+        &self.manifests
+    }
+
+    fn messages_near(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offsets: &[i64],
+    ) -> Result<Vec<Option<StoredRecord>>, StoreError> {
+        self.messages_in_memory(topic, queue_id, offsets)
+    }
+
     fn keeps_newest(&self, topic: &str) -> bool {
         self.topics.get(topic).is_some_and(|state| state.is_compaction())
+    }
+
+    fn is_removed(&self, topic: &str) -> bool {
+        self.topics.is_removed(topic)
+    }
+
+    fn attributes(&self, topic: &str) -> Vec<(String, String)> {
+        self.topics.attributes(topic)
+    }
+
+    fn expire_after_ms(&self, topic: &str) -> Option<i64> {
+        self.topics.expire_after_ms(topic)
+    }
+
+    fn retentions(&self) -> BTreeMap<Arc<str>, TopicRetention> {
+        self.meta.retentions()
     }
 
     fn has_batch_queues(&self, topic: &str) -> bool {
@@ -148,4 +187,57 @@ impl View for Writer {
     ) -> Result<(), StoreError> {
         self.wait_past(topic, places, timeout)
     }
+}
+
+impl Engine {
+    /// Returns the visible end of the log: the durable offset if readers may see only durable records, else the
+    /// readable one.
+    pub(crate) fn visible(&self) -> u64 {
+        let end = if self.options.durable_only() { self.log.durable() } else { self.log.readable() };
+        end.min(self.dispatcher.limit())
+    }
+
+    /// Dispatches everything visible. A failure stops the store, unless the disk is full or the process has no free
+    /// descriptor or memory.
+    pub(crate) fn dispatch(&self) -> Result<u64, StoreError> {
+        let visible = self.visible();
+        if self.dispatcher.position() >= visible {
+            return Ok(visible);
+        }
+        if visible.saturating_sub(self.dispatcher.position()) > RUN_BYTES {
+            self.signals.backlog_grew();
+        }
+        let reached = self.dispatcher.run_to(&self.log.list(), visible).map_err(|error| match error {
+            // The log has all records; the units follow when there is space or a free descriptor again.
+            error if passes(&error) => error,
+            error => self.log.poison("dispatching", &error.to_string()),
+        })?;
+        Ok(reached)
+    }
+
+    pub(crate) fn has_queue(&self, topic: &str, queue_id: i32) -> bool {
+        let listed = self.topics.queue_count(topic) as i32;
+        // A handle that reads a former queue keeps it after its last message has expired.
+        (0..listed).contains(&queue_id) || listed > 0 && self.queues.ids(topic).contains(&queue_id)
+    }
+
+    /// Returns the queues after the `listed` ones that still have messages: the topic had more queues before.
+    pub(crate) fn former_queues(&self, topic: &str, listed: i32) -> impl Iterator<Item = i32> + '_ {
+        let ids = if self.topics.is_removed(topic) { BTreeSet::new() } else { self.queues.ids(topic) };
+        let topic = topic.to_owned();
+        // The messages of a compaction topic can be in its compaction files only.
+        let compacted = self.topics.get(&topic).is_some_and(|state| state.is_compaction());
+        ids.into_iter().filter(move |id| {
+            let bounds = match self.queues.batch(&topic, *id) {
+                Some(queue) => Some((queue.min_offset(), queue.max_offset())),
+                None => self.queues.get(&topic, *id).map(|queue| (queue.min_offset(), queue.max_offset())),
+            };
+            *id >= listed && bounds.is_some_and(|(min, max)| max > if compacted { 0 } else { min })
+        })
+    }
+}
+
+/// Whether a later dispatch can succeed after `error`.
+pub(crate) fn passes(error: &StoreError) -> bool {
+    matches!(error, StoreError::DiskFull { .. }) || error.is_out_of_resources()
 }

@@ -15,7 +15,7 @@ const SETTLE_TRIES: u32 = 14;
 /// Returns those of `queues` whose files are wrong according to `is_odd`. While another process writes, a listing can
 /// lack a new file and contain the file after it. With two worker threads, the one with the later file can name it
 /// first. So while a writer runs, the files of such queues are listed again by `renew` before the result counts.
-pub(crate) fn confirm_problems<Q>(
+pub(super) fn confirm_problems<Q>(
     files: &StoreFiles,
     beside: bool,
     mut queues: Vec<Arc<Q>>,

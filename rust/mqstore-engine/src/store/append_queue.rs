@@ -20,10 +20,10 @@ use std::path::PathBuf;
 use mqstore_format::SysFlag;
 use mqstore_io::sync::{Condvar, Mutex};
 
-use super::append::ReturnPoint;
-use super::append_marks::AppendMarks;
-use super::writer::Writer;
-use crate::Store;
+use super::Store;
+use crate::engine::Engine;
+use crate::write::append::ReturnPoint;
+use crate::write::append_marks::AppendMarks;
 use mqstore_base::body_compression::{BodyCompression, CompressedBodies, CompressedBody};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
@@ -196,28 +196,28 @@ fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, Appe
     let mut unsynced = Vec::new();
     let mut syncing = None;
     for (mut request, done) in requests {
-        let writer = match store.writer("append") {
-            Ok(writer) => writer,
+        let engine = match store.engine("append") {
+            Ok(engine) => engine,
             Err(error) => {
                 done(Err(error));
                 continue;
             }
         };
         request.compress_bodies();
-        match append(writer, &request) {
-            Ok((appended, end)) if writer.needs_sync(request.durable) && !appended.is_empty() => {
+        match append(engine, &request) {
+            Ok((appended, end)) if engine.needs_sync(request.durable) && !appended.is_empty() => {
                 unsynced.push(UnsyncedRequest { done, appended, end });
-                syncing = Some(writer);
+                syncing = Some(engine);
             }
             Ok((appended, _)) => done(Ok(appended)),
             Err(error) => done(Err(error)),
         }
     }
-    let (Some(writer), Some(last)) = (syncing, unsynced.last()) else { return };
+    let (Some(engine), Some(last)) = (syncing, unsynced.last()) else { return };
     // One sync covers all of them. If it fails, each request gets its own error below.
-    let _ = writer.synced(last.end);
+    let _ = engine.synced(last.end);
     for UnsyncedRequest { done, mut appended, end } in unsynced {
-        let outcome = writer.synced(end).map(|()| {
+        let outcome = engine.synced(end).map(|()| {
             for one in &mut appended {
                 one.durable = true;
             }
@@ -228,11 +228,11 @@ fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, Appe
 }
 
 /// Appends the messages of a request; returns the results and the end of the last record.
-fn append(writer: &Writer, request: &AppendRequest) -> Result<(Vec<Appended>, u64), StoreError> {
+fn append(engine: &Engine, request: &AppendRequest) -> Result<(Vec<Appended>, u64), StoreError> {
     let messages = request.messages();
     let appended = match messages.as_slice() {
-        [one] if !request.many => vec![writer.append_one(one, ReturnPoint::Placed)?],
-        all => writer.append_all(all, AppendMarks::None, ReturnPoint::Placed)?,
+        [one] if !request.many => vec![engine.append_one(one, ReturnPoint::Placed)?],
+        all => engine.append_all(all, AppendMarks::None, ReturnPoint::Placed)?,
     };
     let end = appended.last().map_or(0, |last| last.commit_log_offset + u64::from(last.size));
     Ok((appended, end))

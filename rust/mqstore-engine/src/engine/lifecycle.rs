@@ -1,20 +1,12 @@
-//! State of a store for writing from its open to its close: its locks, its tasks, and notes for the user.
+//! State of a store for writing from its open to its close: its locks, and notes for the user.
 //!
-//! Owns RocketMQ's lock of the store, and the lock of the live page. Across a crash: the system releases them. Across threads: the store is closed
-//! once; every later call returns an error that says so.
+//! Owns RocketMQ's lock of the store, and the lock of the live page. Across a crash: the system releases them. Across
+//! threads: the store is closed once; every later call returns an error that says so.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
 use mqstore_io::StoreLock;
 use mqstore_io::sync::{Mutex, RwLock};
-
-use super::background_task::BackgroundTask;
-use crate::retention::SegmentHolder;
-use mqstore_base::error::StoreError;
-
-/// Finds the first delayed message and the first half message that wait in the store.
-pub(crate) type FindDeliveries = Box<dyn Fn() -> Result<Vec<SegmentHolder>, StoreError> + Send + Sync>;
 
 /// See the header of this module.
 pub(crate) struct Lifecycle {
@@ -23,9 +15,6 @@ pub(crate) struct Lifecycle {
     notes: RwLock<Vec<String>>,
     /// Number of damaged records that reads skipped.
     skipped: AtomicU64,
-    tasks: Mutex<Vec<Weak<dyn BackgroundTask>>>,
-    /// Set by the layer that delivers messages, once.
-    deliveries: OnceLock<FindDeliveries>,
 }
 
 impl Lifecycle {
@@ -36,19 +25,7 @@ impl Lifecycle {
             closed: AtomicBool::new(false),
             notes: RwLock::new(notes),
             skipped: AtomicU64::new(0),
-            tasks: Mutex::default(),
-            deliveries: OnceLock::new(),
         }
-    }
-
-    /// Sets the function of [`Self::deliveries`], unless there is one.
-    pub(crate) fn find_deliveries(&self, find: FindDeliveries) {
-        let _ = self.deliveries.set(find);
-    }
-
-    /// Returns the first messages that wait for a delivery; none if no layer delivers messages.
-    pub(crate) fn deliveries(&self) -> Result<Vec<SegmentHolder>, StoreError> {
-        self.deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find())
     }
 
     /// Whether the close has started.
@@ -96,15 +73,5 @@ impl Lifecycle {
     /// Returns the number of damaged records that reads skipped.
     pub(crate) fn skipped(&self) -> u64 {
         self.skipped.load(Ordering::Relaxed)
-    }
-
-    /// Adds a task to [`Self::tasks`], weakly: a task holds the store.
-    pub(crate) fn add_task(&self, task: &Arc<dyn BackgroundTask>) {
-        self.tasks.lock().push(Arc::downgrade(task));
-    }
-
-    /// Returns the tasks that still exist.
-    pub(crate) fn tasks(&self) -> Vec<Arc<dyn BackgroundTask>> {
-        self.tasks.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }

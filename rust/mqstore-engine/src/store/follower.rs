@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::merged::{MergeOrder, MergedCursor, ReadBound, TopicRead};
-use super::view::wanted_queue_ids;
-use crate::Store;
+use super::Store;
+use crate::read::cursor::QueueCursor;
+use crate::read::merged::{MergeOrder, MergedCursor, ReadBound, TopicRead};
+use crate::read::query::queue_cursor;
+use crate::read::view::wanted_queue_ids;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::options::DamagePolicy;
@@ -149,8 +151,7 @@ impl TopicFollower {
 
     /// Returns a cursor on the new messages.
     fn newer(&mut self, store: &Store) -> Result<Option<MergedCursor>, StoreError> {
-        store.check()?;
-        let view = store.view();
+        let view = store.checked()?;
         let limit = view.catch_up()?;
         let ids = wanted_queue_ids(&*view, &self.topic, self.queue_id)?;
         let mut cursors = Vec::new();
@@ -162,15 +163,14 @@ impl TopicFollower {
                 continue;
             }
             let range = (Some(next), Some(max));
-            let cursor =
-                store.queue_cursor((&view, limit), (&self.topic, *queue_id), range, self.filter.as_ref())?;
+            let cursor = queue_cursor((&view, limit), (&self.topic, *queue_id), range, self.filter.as_ref())?;
             cursors.push(cursor.on_damage(self.on_damage));
         }
         if cursors.is_empty() {
             return Ok(None);
         }
         // Records of compaction files have no place in the log.
-        let is_compacted = cursors.iter().any(super::cursor::QueueCursor::has_compacted);
+        let is_compacted = cursors.iter().any(QueueCursor::has_compacted);
         let order = if is_compacted { MergeOrder::StoreTime } else { MergeOrder::LogOffset };
         let limit_of_round = (ids.len() > 1).then_some(limit);
         Ok(Some(MergedCursor::new((view, limit), order, cursors, limit_of_round)))

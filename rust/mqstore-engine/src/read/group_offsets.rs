@@ -3,15 +3,15 @@
 //! A writer has them in memory. A reader reads them from the metadata log, or from the JSON files of a broker.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use mqstore_format::json::{ConsumerOffsets, QueueOffsets};
 use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 
-use super::damage_notes::LMQ_OFFSET_FILE;
-use super::topics::load_listed;
-use super::{OpenSide, Store};
-use crate::read::view::View;
-use crate::write::writer::Writer;
+use super::view::View;
+use crate::engine::Engine;
+use crate::engine::damage_notes::LMQ_OFFSET_FILE;
+use crate::engine::topics::load_listed;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{LoadedConfig, StoreFiles};
 use mqstore_meta::{Progress, QueueCounts, read_state};
@@ -40,31 +40,6 @@ pub struct GroupOffset {
     pub lag: Option<i64>,
 }
 
-impl Store {
-    /// Returns the names of all consumer groups that have a configuration or an offset in a queue, sorted. The source
-    /// is the same as for [`Self::group_offsets`].
-    pub fn groups(&self) -> Result<Vec<String>, StoreError> {
-        self.check()?;
-        Ok(match &self.inner.side {
-            OpenSide::Writer(writer, _) => writer.meta.groups(),
-            OpenSide::Reader(_) => load_listed(&self.inner.files, &mut Vec::new()).groups,
-        })
-    }
-
-    /// Returns the committed offsets of consumer groups, by topic and group. In the writing process they are current;
-    /// in a reader they are those that the current or the last writer wrote to the disk. Parts that cannot be read
-    /// count as missing; `mqstore_inspect::info` reports them.
-    pub fn group_offsets(&self) -> Result<Vec<GroupOffsets>, StoreError> {
-        self.check()?;
-        let files = &self.inner.files;
-        let saved = match &self.inner.side {
-            OpenSide::Writer(writer, _) => current_offsets(writer),
-            OpenSide::Reader(_) => saved_offsets(files, &mut Vec::new()),
-        };
-        offsets_with_lag(&*self.view(), saved)
-    }
-}
-
 /// Numbers of messages of a work queue by state. A message whose lease has ended is ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkCounts {
@@ -82,25 +57,56 @@ pub struct WorkCounts {
     pub dying: u64,
 }
 
-impl Store {
+/// The consumer groups of an open store. In the writing process its answers are current; in a reader they are those that
+/// the current or the last writer wrote to the disk.
+pub struct GroupTable<'a> {
+    view: Arc<dyn View>,
+    engine: Option<&'a Engine>,
+}
+
+impl<'a> GroupTable<'a> {
+    /// Returns the groups of the store that `view` reads; `engine` is the same store if it is open for writing.
+    pub(crate) fn new(view: Arc<dyn View>, engine: Option<&'a Engine>) -> Self {
+        Self { view, engine }
+    }
+
+    /// Returns the names of all consumer groups that have a configuration or an offset in a queue, sorted.
+    pub fn names(&self) -> Vec<String> {
+        match self.engine {
+            Some(engine) => engine.meta.groups(),
+            None => load_listed(self.view.files(), &mut Vec::new()).groups,
+        }
+    }
+
+    /// Returns the committed offsets of consumer groups, by topic and group. Parts that cannot be read count as missing;
+    /// `mqstore_inspect::info` reports them.
+    pub fn offsets(&self) -> Result<Vec<GroupOffsets>, StoreError> {
+        let saved = match self.engine {
+            Some(engine) => current_offsets(engine),
+            None => saved_offsets(self.view.files(), &mut Vec::new()),
+        };
+        offsets_with_lag(&*self.view, saved)
+    }
+
+    /// Returns the saved offsets of all groups with their lag, read from files. Adds unreadable files to `notes`.
+    pub fn saved_offsets(&self, notes: &mut Vec<String>) -> Result<Vec<GroupOffsets>, StoreError> {
+        offsets_with_lag(&*self.view, saved_offsets(self.view.files(), notes))
+    }
+
     /// Returns the numbers of messages of all work queues, by group and topic, also of those that no handle has open.
-    /// Messages in the retry topics of RocketMQ count for the topic that they were popped from. The source is the same
-    /// as for [`Self::group_offsets`].
+    /// Messages in the retry topics of RocketMQ count for the topic that they were popped from.
     pub fn work_counts(&self) -> Result<Vec<WorkCounts>, StoreError> {
-        self.check()?;
-        let now_ms = self.clock().now_ms();
-        let parts = match &self.inner.side {
-            OpenSide::Writer(writer, _) => writer.meta.progress_counts(now_ms),
-            OpenSide::Reader(_) => {
-                let state = read_state(&self.inner.files, &mut Vec::new()).unwrap_or_default();
-                state.progress_counts(now_ms)
+        let now_ms = self.view.files().clock.now_ms();
+        let parts = match self.engine {
+            Some(engine) => engine.meta.progress_counts(now_ms),
+            None => {
+                read_state(self.view.files(), &mut Vec::new()).unwrap_or_default().progress_counts(now_ms)
             }
         };
-        let view = self.view();
-        view.catch_up()?;
+        self.view.catch_up()?;
         let mut found = BTreeMap::<(String, String), WorkCounts>::new();
         for QueueCounts { group, topic, queue_id, next, counts } in parts {
-            let Some((_, end)) = view.bounds(&topic, queue_id)? else { continue };
+            let Some((_, end)) = self.view.bounds(&topic, queue_id)? else { continue };
             let (group, topic) = (group.to_string(), popped_from(&group, &topic).to_owned());
             let key = (group.clone(), topic.clone());
             let sum =
@@ -112,6 +118,24 @@ impl Store {
         }
         Ok(found.into_values().collect())
     }
+
+    /// Returns the progress of groups in queues, each given by group, topic and queue; `None` for a group without
+    /// progress in the queue.
+    ///
+    /// # Errors
+    /// Errors of reading the metadata log.
+    pub fn progress(&self, wanted: &[(&str, &str, i32)]) -> Result<Vec<Option<Progress>>, StoreError> {
+        let wanted = wanted.iter();
+        Ok(match self.engine {
+            Some(engine) => {
+                wanted.map(|(group, topic, id)| engine.meta.known_of(group, topic, *id)).collect()
+            }
+            None => {
+                let state = read_state(self.view.files(), &mut Vec::new())?;
+                wanted.map(|(group, topic, id)| state.known_of(group, topic, *id)).collect()
+            }
+        })
+    }
 }
 
 /// Returns the topic from which the messages of RocketMQ's retry topic `topic` were popped, or `topic` itself. Source:
@@ -121,30 +145,8 @@ fn popped_from<'a>(group: &str, topic: &'a str) -> &'a str {
     rest.and_then(|rest| rest.strip_prefix(['_', '+'])).unwrap_or(topic)
 }
 
-impl Store {
-    /// Returns the progress of groups in queues, each given by group, topic and queue. In the writing process it is
-    /// current; in a reader it is the one that the current or the last writer wrote to the disk. `None` for a group
-    /// without progress in the queue.
-    ///
-    /// # Errors
-    /// Errors of reading the metadata log.
-    pub fn group_progress(&self, wanted: &[(&str, &str, i32)]) -> Result<Vec<Option<Progress>>, StoreError> {
-        self.check()?;
-        let wanted = wanted.iter();
-        Ok(match &self.inner.side {
-            OpenSide::Writer(writer, _) => {
-                wanted.map(|(group, topic, id)| writer.meta.known_of(group, topic, *id)).collect()
-            }
-            OpenSide::Reader(_) => {
-                let state = read_state(&self.inner.files, &mut Vec::new())?;
-                wanted.map(|(group, topic, id)| state.known_of(group, topic, *id)).collect()
-            }
-        })
-    }
-}
-
 /// Adds the lag in the queues of the store to the offsets in `saved`, which are by `topic@group`.
-pub(super) fn offsets_with_lag(
+pub(crate) fn offsets_with_lag(
     view: &dyn View,
     saved: BTreeMap<String, QueueOffsets>,
 ) -> Result<Vec<GroupOffsets>, StoreError> {
@@ -163,15 +165,15 @@ pub(super) fn offsets_with_lag(
 }
 
 /// Returns the current offsets of the groups of a store that is open for writing, by `topic@group`.
-pub(super) fn current_offsets(writer: &Writer) -> BTreeMap<String, QueueOffsets> {
-    let mut table = writer.meta.offset_table();
-    add_light(&writer.files, &mut table);
+pub(crate) fn current_offsets(engine: &Engine) -> BTreeMap<String, QueueOffsets> {
+    let mut table = engine.meta.offset_table();
+    add_light(&engine.files, &mut table);
     table
 }
 
 /// Returns the offsets of the metadata log, and of the file in which a broker with light queues keeps all of its own.
 /// Entries of a damaged file that do not parse come from its backup; the notes of the open report the damage.
-pub(super) fn saved_offsets(files: &StoreFiles, notes: &mut Vec<String>) -> BTreeMap<String, QueueOffsets> {
+pub(crate) fn saved_offsets(files: &StoreFiles, notes: &mut Vec<String>) -> BTreeMap<String, QueueOffsets> {
     let mut table = match read_state(files, &mut Vec::new()) {
         Ok(state) => state.into_offsets(),
         Err(error) => {

@@ -32,7 +32,7 @@ pub(crate) fn used_percent(space: SpaceInfo) -> u64 {
 }
 
 /// Whether `percent` is more than `ratio`.
-pub(super) fn exceeds(percent: u64, ratio: f64) -> bool {
+pub(crate) fn exceeds(percent: u64, ratio: f64) -> bool {
     // Percents are small whole numbers; a ratio such as 0.29 is slightly less than 29 of them.
     percent as f64 > (ratio * 100.0 + 1e-6)
 }
@@ -74,7 +74,7 @@ impl DiskSpace {
     }
 
     /// Adds the space of a removed file of `bytes` bytes in `folder`: for plans.
-    pub(super) fn give_back(&mut self, folder: &Path, bytes: u64) {
+    pub(crate) fn give_back(&mut self, folder: &Path, bytes: u64) {
         let Some(disk) = self.logs.iter().find(|(path, _)| path == folder).map(|(_, space)| *space) else {
             return;
         };

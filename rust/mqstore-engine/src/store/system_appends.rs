@@ -1,0 +1,178 @@
+//! Appends of the layers above, which set fields that no program can set: copies, deliveries, and parts of transactions.
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, NewMessage};
+use mqstore_format::{Host, MadeKey};
+
+use super::Store;
+use crate::write::append::RefusedMessage;
+use crate::write::append_marks::{AppendMarks, MessageOrigin, TransactionMark};
+
+/// See the header of this module; from [`Store::system_appends`].
+#[derive(Clone, Copy)]
+pub struct SystemAppends<'a> {
+    store: &'a Store,
+}
+
+impl<'a> SystemAppends<'a> {
+    pub(super) fn new(store: &'a Store) -> Self {
+        Self { store }
+    }
+
+    /// Like [`Store::append_many`], for messages from elsewhere; `origins` has the origin of each message, in the same
+    /// order. The given unique key is used; an empty one means none.
+    ///
+    /// # Errors
+    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
+    pub fn append_copies(
+        &self,
+        messages: &[NewMessage<'_>],
+        origins: &[MessageOrigin],
+    ) -> Result<Vec<Appended>, StoreError> {
+        self.store.engine("append")?.append_marked(messages, AppendMarks::Origins(origins))
+    }
+
+    /// Like [`Self::append_copies`], for messages whose delivery was accepted earlier. It does not create a topic that
+    /// was deleted since.
+    ///
+    /// # Errors
+    /// Those of [`Self::append_copies`]; [`StoreError::TopicNotFound`] for a deleted topic.
+    pub fn append_deliveries(
+        &self,
+        messages: &[NewMessage<'_>],
+        origins: &[MessageOrigin],
+    ) -> Result<Vec<Appended>, StoreError> {
+        self.store.engine("append")?.append_marked(messages, AppendMarks::Deliveries(origins))
+    }
+
+    /// Appends a record of another store to a topic with batch queues: an unchanged batch of messages, or a single
+    /// message. The body is in its stored form; `INNER_BASE` of `message` is set again.
+    ///
+    /// # Errors
+    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with plain queues, and for a batch
+    /// without the number of its messages.
+    pub fn append_batch_copy(
+        &self,
+        message: &NewMessage<'_>,
+        origin: &MessageOrigin,
+    ) -> Result<Appended, StoreError> {
+        self.store.engine("append")?.append_batch_copy(message, origin)
+    }
+
+    /// Appends staged messages: all of them, or none after an error in one of them. Messages without a queue go to the
+    /// queue that [`Store::append`] would use.
+    ///
+    /// # Errors
+    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
+    pub fn append_staged(&self, messages: &[NewMessage<'_>], born_host: Host) -> Result<(), StoreError> {
+        let origins: Vec<_> = messages
+            .iter()
+            .map(|message| MessageOrigin { sys_flag: message.sys_flag, born_host, reconsume_times: 0 })
+            .collect();
+        self.append_copies(messages, &origins).map(drop)
+    }
+
+    /// Appends messages that belong together; `marks` has the mark of each message, in the same order. See
+    /// [`TransactionMark`]. The given unique key is used; an empty one means none. If one message must be durable, all are.
+    /// It does not create a topic that was deleted.
+    ///
+    /// # Errors
+    /// Those of [`Store::append_many`]; [`StoreError::TooLarge`] for more than [`Store::max_together_bytes`];
+    /// [`StoreError::InvalidMessage`] for a topic with batch queues. After an error nothing is appended, unless the
+    /// error stopped the store.
+    pub fn append_together(
+        &self,
+        messages: &[NewMessage<'_>],
+        marks: &[TransactionMark],
+    ) -> Result<Vec<Appended>, StoreError> {
+        self.store.engine("append")?.append_marked(messages, AppendMarks::Together(marks))
+    }
+
+    /// Checks that [`Self::append_copies`] accepts messages for this topic.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidMessage`] for a topic with batch queues; [`StoreError::ReadOnly`].
+    pub fn check_copies_to(&self, topic: &str) -> Result<(), StoreError> {
+        self.store.engine("append")?.check_copies_to(topic)
+    }
+
+    /// Returns the first message that [`Self::append_many`] would refuse if it got `groups` one after the other, as far as
+    /// that depends on the messages and the topics.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn refused_append<'m>(
+        &self,
+        groups: impl Iterator<Item = &'m [NewMessage<'m>]>,
+    ) -> Result<Option<RefusedMessage>, StoreError> {
+        Ok(self.store.engine("append")?.check_appends(groups).err())
+    }
+
+    /// Returns the queue for `message` if it were appended now: the given one, else the one for its key, else the next
+    /// in turn. Creates the topic like an append, and refuses a message that could not be delivered later.
+    ///
+    /// # Errors
+    /// Those of [`Store::append`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
+    pub fn target_queue(&self, message: &NewMessage<'_>) -> Result<i32, StoreError> {
+        self.store.engine("append")?.target_queue(message)
+    }
+
+    /// Lets the next message of a queue have the offset `offset`, if that is possible, and returns the offset that it
+    /// will have.
+    ///
+    /// A queue never goes back. It can begin at any offset up to 2^56; later, it passes over at most 1,000 offsets at a
+    /// time. These offsets have blank units once the message is there. Nothing is stored before: after a stop, the queue
+    /// continues at its last message.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`], [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn advance_queue(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
+        self.store.engine("append")?.advance_queue(topic, queue_id, offset)
+    }
+
+    /// Returns the maximum bytes of the records of one [`Store::append_together`].
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn max_together_bytes(&self) -> Result<u64, StoreError> {
+        Ok(self.store.engine("append")?.log.max_record_bytes())
+    }
+
+    /// Returns a unique key that no message has.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn new_unique_key(&self) -> Result<MadeKey, StoreError> {
+        let engine = self.store.engine("append")?;
+        Ok(engine.ids.next(engine.files.clock.now_ms()))
+    }
+
+    /// Returns the log offset up to which the log is synced.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn durable_position(&self) -> Result<u64, StoreError> {
+        Ok(self.store.engine("read the durable offset")?.log.durable())
+    }
+
+    /// Whether the topic was deleted after log offset `accepted`, at which the store accepted a message for it: it does not
+    /// exist, or it was created again since. A new topic has none of the old messages.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`].
+    pub fn is_deleted_since(&self, topic: &str, accepted: u64) -> Result<bool, StoreError> {
+        let view = self.store.checked()?;
+        Ok(view.is_removed(topic) || accepted < view.floors().deleted(topic))
+    }
+
+    /// Calls `append`, and lets no topic be deleted until it returns, so that an answer of [`Self::is_deleted_since`] stays
+    /// right. `append` must not delete a topic.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn without_deletions<T>(&self, append: impl FnOnce() -> T) -> Result<T, StoreError> {
+        let engine = self.store.engine("append")?;
+        let _no_deletion = engine.topics.deletions().read();
+        Ok(append())
+    }
+}

@@ -199,11 +199,11 @@ impl Broker {
         Ok(self.state.delays()?.append(messages)?)
     }
 
-    /// Appends messages from elsewhere, like [`Store::append_copies`]; those with a due time are delivered then. One
+    /// Appends messages from elsewhere, like [`mqstore_engine::SystemAppends::append_copies`]; those with a due time are delivered then. One
     /// lock, one sync. After an error in one message, none is appended.
     ///
     /// # Errors
-    /// Those of [`Store::append_copies`] and [`Self::append_later`].
+    /// Those of [`mqstore_engine::SystemAppends::append_copies`] and [`Self::append_later`].
     pub fn append_copies(
         &self,
         messages: &[(NewMessage<'_>, Due)],

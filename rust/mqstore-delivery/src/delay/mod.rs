@@ -128,7 +128,7 @@ impl Delays {
         self.append_from(messages, None)
     }
 
-    /// Like [`Self::append`], for messages from elsewhere; see [`Store::append_copies`].
+    /// Like [`Self::append`], for messages from elsewhere; see [`mqstore_engine::SystemAppends::append_copies`].
     pub(crate) fn append_copies(
         &self,
         messages: &[(NewMessage<'_>, Due)],

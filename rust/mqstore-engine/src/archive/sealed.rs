@@ -54,21 +54,18 @@ impl<'a> SealedLog<'a> {
     /// Errors of the sync and of reads.
     pub fn segments(&self, from: u64) -> Result<Vec<SealedSegment>, StoreError> {
         let files = self.view.files();
-        let (end, synced_ms) = match self.engine {
-            Some(engine) => {
-                engine.flush()?;
-                let end = engine.log.sync_point().position;
-                self.view.catch_up()?;
-                (end.min(engine.dispatcher.position()), i64::MIN)
-            }
-            None => {
-                self.view.catch_up()?;
-                let mark = DurableMarkFile::new(files).try_load()?;
-                let synced_ms = CheckpointFile::new(files).load().physic_msg_timestamp;
-                match files.vfs.stat(&files.abort()) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => (u64::MAX, synced_ms),
-                    _ => (mark.map_or(0, |mark| mark.position), synced_ms),
-                }
+        let (end, synced_ms) = if let Some(engine) = self.engine {
+            engine.flush()?;
+            let end = engine.log.sync_point().position;
+            self.view.catch_up()?;
+            (end.min(engine.dispatcher.position()), i64::MIN)
+        } else {
+            self.view.catch_up()?;
+            let mark = DurableMarkFile::new(files).try_load()?;
+            let synced_ms = CheckpointFile::new(files).load().physic_msg_timestamp;
+            match files.vfs.stat(&files.abort()) {
+                Err(error) if error.kind() == ErrorKind::NotFound => (u64::MAX, synced_ms),
+                _ => (mark.map_or(0, |mark| mark.position), synced_ms),
             }
         };
         let list = self.view.list();

@@ -126,15 +126,11 @@ impl<'a> GroupTable<'a> {
     /// Errors of reading the metadata log.
     pub fn progress(&self, wanted: &[(&str, &str, i32)]) -> Result<Vec<Option<Progress>>, StoreError> {
         let wanted = wanted.iter();
-        Ok(match self.engine {
-            Some(engine) => {
-                wanted.map(|(group, topic, id)| engine.meta.known_of(group, topic, *id)).collect()
-            }
-            None => {
-                let state = read_state(self.view.files(), &mut Vec::new())?;
-                wanted.map(|(group, topic, id)| state.known_of(group, topic, *id)).collect()
-            }
-        })
+        if let Some(engine) = self.engine {
+            return Ok(wanted.map(|(group, topic, id)| engine.meta.known_of(group, topic, *id)).collect());
+        }
+        let state = read_state(self.view.files(), &mut Vec::new())?;
+        Ok(wanted.map(|(group, topic, id)| state.known_of(group, topic, *id)).collect())
     }
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn tail(
         let oldest = found.first().filter(|_| found.len() >= most).map(|((time, _), _)| *time);
         let mut unread = Vec::new();
         for part in parts {
-            if part.read_from > part.min && may_be_newer(&view, limit, topic, &part, oldest)? {
+            if part.read_from > part.min && may_be_newer(view, limit, topic, &part, oldest)? {
                 unread.push(part);
             }
         }

@@ -328,7 +328,7 @@ impl Cleaner {
         new.unwrap_or_else(ArchiveState::removed).save(&self.engine.files)
     }
 
-    /// See [`crate::Store::advance_archive`].
+    /// See [`crate::Archive::advance`].
     pub(crate) fn advance_archive(&self, settings: &str, next: &ArchiveState) -> ArchiveLookup {
         let mut outcome = None;
         self.set_archive(&mut |known| {

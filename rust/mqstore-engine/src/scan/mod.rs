@@ -139,7 +139,7 @@ pub(crate) fn scan<S: ScanSink>(
     Ok(scan)
 }
 
-/// Returns the wanted queues if the scan must read them like [`Store::read`], because one of them is compacted.
+/// Returns the wanted queues if the scan must read them like [`crate::Store::read`], because one of them is compacted.
 fn compacted_queues<'a>(
     view: &Arc<dyn View>,
     request: &ScanRequest,

@@ -23,7 +23,7 @@ pub enum ScanPlan {
     Log,
     /// Follows the units of queues; only for scans of given topics.
     Queues,
-    /// Reads the given parts of queues like [`Store::read`](super::Store::read), queue by queue. For compacted queues
+    /// Reads the given parts of queues like [`Store::read`](crate::Store::read), queue by queue. For compacted queues
     /// it yields the compacted messages. A later scan cannot continue it.
     Messages,
 }
@@ -72,7 +72,7 @@ pub struct ScanRequest {
     pub to: Option<u64>,
     /// What the scan does at a damaged record of the wanted queues.
     pub on_damage: DamagePolicy,
-    /// Whether the rows of compacted topics are their messages, as [`Store::read`](super::Store::read) returns them, and
+    /// Whether the rows of compacted topics are their messages, as [`Store::read`](crate::Store::read) returns them, and
     /// not the records in the log. A later scan cannot continue such a scan.
     pub as_reads: bool,
     /// Whether a walk of the log also returns the records of deleted topics.

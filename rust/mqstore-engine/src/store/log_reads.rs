@@ -40,7 +40,7 @@ impl<'a> LogReads<'a> {
     /// Returns the record at a log offset, also of a deleted topic; `None` if no record starts there.
     ///
     /// # Errors
-    /// Those of [`Store::get_at`], except the error for an offset without a record.
+    /// Those of [`Self::get_at`], except the error for an offset without a record.
     pub fn record_at(&self, commit_log_offset: u64) -> Result<Option<StoredRecord>, StoreError> {
         let view = self.store.checked()?;
         if commit_log_offset >= view.catch_up()? {

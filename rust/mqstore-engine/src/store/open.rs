@@ -181,18 +181,22 @@ fn start_writer(
         manifests: ManifestCache::default(),
         rebuilding: Mutex::default(),
     });
+    let writer = with_services(engine, CompactionAppender::new(files, geometry));
+    writer.compactions.advance_past_compacted()?;
+    Ok(writer)
+}
+
+/// Returns `engine` with the services above it.
+fn with_services(engine: Arc<Engine>, appender: CompactionAppender) -> Arc<Writer> {
     let cleaner = Arc::new(Cleaner::new(&engine));
-    let appender = CompactionAppender::new(files, geometry);
-    let writer = Arc::new(Writer {
+    Arc::new(Writer {
         topic_retentions: TopicRetentions::new(&engine, &cleaner, OlderSlot::default()),
         reclaim: Reclaim::new(&engine, &cleaner),
         compactions: Compactions::new(&engine, appender, remove_replaced),
         tasks: Mutex::default(),
         cleaner,
         engine,
-    });
-    writer.compactions.advance_past_compacted()?;
-    Ok(writer)
+    })
 }
 
 /// Lets the store stop if the metadata log stops.

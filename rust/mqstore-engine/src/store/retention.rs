@@ -19,7 +19,7 @@ impl Store {
     /// Removes the segments that are due by the options `retention`, `retention_bytes` and `disk_force_ratio`, at any
     /// hour of the day. With `dry_run` it reports them and changes nothing; this also works for a store open for
     /// reading. Without a retention no segment is due. Then it applies the limits of topics
-    /// ([`Self::set_retention`]). A segment that is due by age stays for unfinished messages, as
+    /// ([`Retentions::set`]). A segment that is due by age stays for unfinished messages, as
     /// `retention_policy` and `group_timeout` say; the report names them.
     ///
     /// `carry_on` is called between two files. If it returns an error, the work ends with that error.
@@ -175,7 +175,7 @@ impl<'a> Retentions<'a> {
         Ok(holders)
     }
 
-    fn found_deliveries(&self) -> Result<Vec<SegmentHolder>, StoreError> {
+    fn found_deliveries(self) -> Result<Vec<SegmentHolder>, StoreError> {
         self.store.inner.find_deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find(self.store))
     }
 }
@@ -213,7 +213,7 @@ impl<'a> Archive<'a> {
     /// Returns the archive as it is then.
     ///
     /// # Errors
-    /// As for [`Self::set_archive`].
+    /// As for [`Self::set`].
     pub fn advance(&self, settings: &str, next: &ArchiveState) -> Result<Option<ArchiveState>, StoreError> {
         self.store.writer("record the end of the archive")?.cleaner.advance_archive(settings, next)
     }

@@ -77,7 +77,7 @@ impl<'a> SystemAppends<'a> {
     /// It does not create a topic that was deleted.
     ///
     /// # Errors
-    /// Those of [`Store::append_many`]; [`StoreError::TooLarge`] for more than [`Store::max_together_bytes`];
+    /// Those of [`Store::append_many`]; [`StoreError::TooLarge`] for more than [`Self::max_together_bytes`];
     /// [`StoreError::InvalidMessage`] for a topic with batch queues. After an error nothing is appended, unless the
     /// error stopped the store.
     pub fn append_together(
@@ -96,7 +96,7 @@ impl<'a> SystemAppends<'a> {
         self.store.engine("append")?.check_copies_to(topic)
     }
 
-    /// Returns the first message that [`Self::append_many`] would refuse if it got `groups` one after the other, as far as
+    /// Returns the first message that [`Store::append_many`] would refuse if it got `groups` one after the other, as far as
     /// that depends on the messages and the topics.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl<'a> SystemAppends<'a> {
         self.store.engine("append")?.advance_queue(topic, queue_id, offset)
     }
 
-    /// Returns the maximum bytes of the records of one [`Store::append_together`].
+    /// Returns the maximum bytes of the records of one [`Self::append_together`].
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].

@@ -12,7 +12,7 @@
 //!
 //! Across threads: no dispatch run and no flush is in progress meanwhile. An append that has chosen the topic already is
 //! either before the floor or fails with [`StoreError::TopicNotFound`]. A message that was accepted before the floor, and
-//! waits for its time or for a decision, never comes: see [`crate::Store::without_deletions`].
+//! waits for its time or for a decision, never comes: see [`crate::SystemAppends::without_deletions`].
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ impl Writer {
         if deleted.topics == 0 { Err(not_found()) } else { Ok(()) }
     }
 
-    /// See [`crate::Store::remove_namespace`].
+    /// See [`Namespaces::remove`].
     pub(crate) fn remove_namespace(&self, namespace: &str) -> Result<NamespaceInfo, StoreError> {
         let is_of_it = |name: &&String| namespace_of(name) == Some(namespace);
         let (topics, groups) = (self.engine.topics.names(), self.engine.meta.groups());

@@ -11,7 +11,7 @@ use crate::read::view::View;
 use crate::retention::ExpiredTopic;
 
 impl TopicRetentions {
-    /// See [`crate::Store::set_retention`].
+    /// See [`crate::Retentions::set`].
     pub(crate) fn set(&self, topic: &str, limits: TopicRetention) -> Result<(), StoreError> {
         let compacted = "it is a compaction topic, which keeps the newest message of each key; `expire_after` of the topic \
                          limits the age of its values";

@@ -95,7 +95,7 @@ impl Engine {
         self.check_lengths(&batch, key, &mut Vec::new())
     }
 
-    /// Appends a record of another store, see [`crate::Store::append_batch_copy`].
+    /// Appends a record of another store, see [`crate::SystemAppends::append_batch_copy`].
     pub(crate) fn append_batch_copy(
         &self,
         message: &NewMessage<'_>,

@@ -62,7 +62,7 @@ fn check_batch(batch: &NewMessage<'_>, origin: &MessageOrigin) -> Result<(), Sto
 }
 
 impl Engine {
-    /// See [`crate::Store::append_copies`] and its siblings; `marks` has a mark for each message.
+    /// See [`crate::SystemAppends::append_copies`] and its siblings; `marks` has a mark for each message.
     pub(crate) fn append_marked(
         &self,
         messages: &[NewMessage<'_>],
@@ -72,7 +72,7 @@ impl Engine {
         self.append_all(messages, marks, ReturnPoint::Synced)
     }
 
-    /// See [`crate::Store::check_copies_to`].
+    /// See [`crate::SystemAppends::check_copies_to`].
     pub(crate) fn check_copies_to(&self, topic: &str) -> Result<(), StoreError> {
         if self.has_batch_queues(topic) {
             let reason = format!("topic {topic} has batch queues, which accept no copies of single messages");
@@ -81,7 +81,7 @@ impl Engine {
         Ok(())
     }
 
-    /// See [`crate::Store::advance_queue`].
+    /// See [`crate::SystemAppends::advance_queue`].
     pub(crate) fn advance_queue(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
         check_queue_id(queue_id)?;
         let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };

@@ -206,7 +206,7 @@ pub(crate) fn scan_schema<'py>(request: &Bound<'py, PyDict>) -> PyResult<Bound<'
     schema_capsule(request.py(), &layout(request)?.schema)
 }
 
-/// Returns the offsets at which scans of a part of a queue may begin; see the core's `Store::scan_cuts`.
+/// Returns the offsets at which scans of a part of a queue may begin; see the core's `LogReads::scan_cuts`.
 #[pyfunction]
 #[pyo3(signature = (store, topic, queue_id, range, positions))]
 fn scan_cuts(

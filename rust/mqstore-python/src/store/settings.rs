@@ -49,7 +49,7 @@ fn export_settings(
     Ok((topics_found, groups))
 }
 
-/// Returns a file of `config/` as JSON text; see [`mqstore_engine::Store::config_json`].
+/// Returns a file of `config/` as JSON text; see [`mqstore_engine::Inspection::config_json`].
 #[pyfunction]
 fn config_json(py: Python<'_>, store: PyRef<'_, NativeStore>, name: &str) -> PyResult<Option<String>> {
     let store = store.core()?;

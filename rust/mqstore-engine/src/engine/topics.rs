@@ -36,7 +36,7 @@ pub(crate) struct TopicState {
     /// The next offset of each queue.
     offsets: QueueCounters,
     /// Its quota.
-    pub(crate) room: TopicQuotaState,
+    pub(crate) quota: TopicQuotaState,
     next: AtomicU32,
     /// Number of queues that appends without a queue id use in turn.
     write_queues: AtomicU32,
@@ -75,7 +75,7 @@ impl TopicState {
     fn new(topic: &Arc<str>, write_queues: u32, batch: bool, compaction: bool) -> Self {
         Self {
             offsets: QueueCounters::default(),
-            room: TopicQuotaState::new(topic),
+            quota: TopicQuotaState::new(topic),
             next: AtomicU32::new(0),
             write_queues: AtomicU32::new(write_queues),
             batch,
@@ -288,7 +288,7 @@ impl Topics {
         }
         for config in meta.topics() {
             if let Some(state) = states.get(config.name.as_str()) {
-                state.room.set(config.max_messages(), state.total_next_offset());
+                state.quota.set(config.max_messages(), state.total_next_offset());
             }
         }
         for name in meta.removed_topics() {
@@ -434,7 +434,7 @@ impl Topics {
             state.write_queues.store(queues, Ordering::Release);
             state.compaction.store(compaction, Ordering::Release);
             state.writable.store(true, Ordering::Release);
-            state.room.set(None, 0);
+            state.quota.set(None, 0);
         }
         state.write_queues.raise(queues, Ordering::AcqRel);
         pending.insert(topic.to_owned(), config);
@@ -545,15 +545,15 @@ impl Topics {
         log.block_appends(|| {
             log_end = log.appended();
             for state in &states {
-                quotas.push(state.room.close());
-                floors.push((state.room.topic(), state.floor(log_end, units_per_file)));
+                quotas.push(state.quota.close());
+                floors.push((state.quota.topic(), state.floor(log_end, units_per_file)));
             }
         });
         // A log that loses its end would give the log offsets before the floor to new records.
         let deleted = log.wait_durable(log_end).and_then(|()| self.meta.remove(&floors, groups));
         let (place, groups) = deleted.inspect_err(|_| {
             for (state, quota) in states.iter().zip(quotas) {
-                state.room.reopen(quota);
+                state.quota.reopen(quota);
                 state.removed.store(false, Ordering::Release);
             }
         })?;

@@ -209,7 +209,7 @@ impl Engine {
         }
         let reached = self.dispatcher.run_to(&self.log.list(), visible).map_err(|error| match error {
             // The log has all records; the units follow when there is space or a free descriptor again.
-            error if passes(&error) => error,
+            error if is_transient(&error) => error,
             error => self.log.poison("dispatching", &error.to_string()),
         })?;
         Ok(reached)
@@ -238,6 +238,6 @@ impl Engine {
 }
 
 /// Whether a later dispatch can succeed after `error`.
-pub(crate) fn passes(error: &StoreError) -> bool {
+pub(crate) fn is_transient(error: &StoreError) -> bool {
     matches!(error, StoreError::DiskFull { .. }) || error.is_out_of_resources()
 }

@@ -67,7 +67,7 @@ impl FloorChange {
     }
 }
 
-/// Removes the messages that are hidden by now from `ahead`, which were read before. With `topic`, they were read from
+/// Removes the messages that are hidden by now from the messages that were read before: `retain` keeps those for which its argument is true. With `topic`, they were read from
 /// its queues.
 ///
 /// # Errors
@@ -76,11 +76,11 @@ pub(crate) fn drop_hidden(
     view: &Arc<dyn View>,
     watch: &mut FloorWatch,
     topic: Option<&str>,
-    mut ahead: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
+    mut retain: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
 ) -> Result<(), StoreError> {
     let Some(change) = watch.follow(&**view)? else { return Ok(()) };
     let mut lost = None::<(i64, i32)>;
-    ahead(&mut |record| {
+    retain(&mut |record| {
         let is_hidden = change.hides(&**view, record);
         if is_hidden && let Some(found) = record.view().ok().filter(|found| Some(found.topic) == topic) {
             let place = (record.queue_offset, found.queue_id);

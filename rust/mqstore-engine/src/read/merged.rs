@@ -159,7 +159,7 @@ impl MergedCursor {
         while records.len() < max && looks > 0 {
             if let Some(at) = self.unread.pop() {
                 match self.read_head(at, looks) {
-                    Ok(spent) => looks = looks.saturating_sub(spent),
+                    Ok(used_looks) => looks = looks.saturating_sub(used_looks),
                     Err(error) if records.is_empty() => return Err(error),
                     Err(error) => {
                         // Return the records read so far; the next call returns the error.
@@ -191,13 +191,13 @@ impl MergedCursor {
         queue.cursor.exchange_reader(&mut self.reader);
         let RecordBatch { mut records, ended } = read?;
         let passed = queue.cursor.position().saturating_sub(before);
-        let spent = usize::try_from(passed).unwrap_or(looks).max(1);
+        let used_looks = usize::try_from(passed).unwrap_or(looks).max(1);
         let Some(record) = records.pop() else {
             if !ended {
                 // A filter skipped all records that were read.
                 self.unread.push(at);
             }
-            return Ok(spent);
+            return Ok(used_looks);
         };
         let is_wanted =
             self.limit.is_none_or(|limit| record.commit_log_offset < limit || queue.cursor.has_compacted());
@@ -214,7 +214,7 @@ impl MergedCursor {
             self.heads.push(Reverse((time, record.commit_log_offset, at)));
         }
         queue.record = Some(record);
-        Ok(spent)
+        Ok(used_looks)
     }
 }
 

@@ -101,11 +101,11 @@ pub(crate) fn popped(view: &Arc<dyn View>, meta: Option<&MetaLog>) -> Result<Pop
         Some(meta) => KnownPositions::Live(meta),
         None => KnownPositions::Read(Box::new(read_state(files, &mut popped.notes)?)),
     };
-    let mut out = Out { read_ms: timer_read_ms(files), ..Out::default() };
+    let mut out = FoundLeases { read_ms: timer_read_ms(files), ..FoundLeases::default() };
     for topic in &topics {
         for queue_id in view.queue_ids(topic)? {
-            let dealt_with = known.standing(REVIVE_GROUP, topic, queue_id).offset;
-            out.read_revived(view, topic, queue_id, dealt_with.unwrap_or(-1))?;
+            let processed = known.position(REVIVE_GROUP, topic, queue_id).offset;
+            out.read_revived(view, topic, queue_id, processed.unwrap_or(-1))?;
         }
     }
     out.read_timed(view)?;
@@ -135,7 +135,7 @@ enum KnownPositions<'a> {
 }
 
 impl KnownPositions<'_> {
-    fn standing(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
+    fn position(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         match self {
             Self::Live(meta) => meta.standing(group, topic, queue_id),
             Self::Read(state) => state.standing(group, topic, queue_id),
@@ -181,28 +181,28 @@ type InvisibleEnds = (BTreeMap<i64, i64>, i64);
 
 /// The results so far.
 #[derive(Default)]
-struct Out {
+struct FoundLeases {
     read_ms: i64,
     checkpoints: HashMap<WrittenCheckpoint, HandedMessages>,
     /// Processed checkpoints that can be found again.
-    dealt_with: HashSet<WrittenCheckpoint>,
+    processed: HashSet<WrittenCheckpoint>,
     acked: HashMap<Pop, BTreeSet<i64>>,
     unread: u64,
 }
 
-impl Out {
-    /// Reads a revive queue; `dealt_with` is the last offset that the broker processed. Also reads a few records before
+impl FoundLeases {
+    /// Reads a revive queue; `processed` is the last offset that the broker processed. Also reads a few records before
     /// it, which the timer has delivered but which are not yet in the timer's file.
     fn read_revived(
         &mut self,
         view: &Arc<dyn View>,
         topic: &str,
         queue_id: i32,
-        dealt_with: i64,
+        processed: i64,
     ) -> Result<(), StoreError> {
         let (min, max) = readable_bounds(view, topic, queue_id)?;
         let lately = offset_for_time(view, topic, queue_id, self.read_ms, Boundary::Lower)?;
-        let start = dealt_with.saturating_add(1).min(lately).clamp(min, max);
+        let start = processed.saturating_add(1).min(lately).clamp(min, max);
         for_each_record(
             view,
             topic,
@@ -211,9 +211,9 @@ impl Out {
             |out: &mut Self, record, view| match out.parse(view) {
                 Some(PopRecord::Checkpoint(checkpoint)) => {
                     let (key, handed) = written(checkpoint, record.commit_log_offset);
-                    if record.queue_offset <= dealt_with {
-                        out.dealt_with.insert(key);
-                    } else if !out.dealt_with.contains(&key) {
+                    if record.queue_offset <= processed {
+                        out.processed.insert(key);
+                    } else if !out.processed.contains(&key) {
                         out.checkpoints.entry(key).or_insert(handed);
                     }
                 }
@@ -253,7 +253,7 @@ impl Out {
                         let (key, handed) = written(checkpoint, record.commit_log_offset);
                         if let Some(known) = out.checkpoints.get_mut(&key) {
                             known.log_offset = known.log_offset.min(handed.log_offset);
-                        } else if !was_delivered && !out.dealt_with.contains(&key) {
+                        } else if !was_delivered && !out.processed.contains(&key) {
                             pops.insert(key.pop.clone());
                             out.checkpoints.insert(key, handed);
                         }
@@ -284,15 +284,15 @@ impl Out {
         let mut queues: BTreeMap<(String, String, i32), InvisibleEnds> = BTreeMap::new();
         for (WrittenCheckpoint { pop, .. }, handed) in self.checkpoints {
             let acked = self.acked.get(&pop);
-            let standing = known.standing(&pop.group, &pop.topic, pop.queue_id);
-            if handed.log_offset < standing.taken_over {
+            let position = known.position(&pop.group, &pop.topic, pop.queue_id);
+            if handed.log_offset < position.taken_over {
                 continue;
             }
             let (messages, end) = queues.entry((pop.group, pop.topic, pop.queue_id)).or_default();
             *end = (*end).max(handed.log_offset.saturating_add(1));
             for offset in handed.unacked {
                 let is_acked = acked.is_some_and(|acked| acked.contains(&offset));
-                if !is_acked && standing.offset.is_some_and(|end| offset < end) {
+                if !is_acked && position.offset.is_some_and(|end| offset < end) {
                     // A consumer that changes the lease of one message writes a separate checkpoint for it.
                     let until_ms = messages.entry(offset).or_insert(handed.until_ms);
                     *until_ms = handed.until_ms.max(*until_ms);
@@ -328,8 +328,8 @@ fn for_each_record(
     topic: &str,
     queue_id: i32,
     start: i64,
-    mut look: impl FnMut(&mut Out, &StoredRecord, &RecordView<'_>),
-    out: &mut Out,
+    mut look: impl FnMut(&mut FoundLeases, &StoredRecord, &RecordView<'_>),
+    out: &mut FoundLeases,
 ) -> Result<(), StoreError> {
     let tags = format!("{CHECKPOINT_TAG} || {ACK_TAG} || {BATCH_ACK_TAG}");
     let filter = MessageFilter::tags(&tags)?;

@@ -353,11 +353,11 @@ pub(crate) fn time_offset(
 
 /// The best of the records with one unique key.
 #[derive(Default)]
-struct BestMatch(Option<(Standing, StoredRecord)>);
+struct BestMatch(Option<(RecordRank, StoredRecord)>);
 
 /// What a record is for a caller who knows only the unique key; the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Standing {
+enum RecordRank {
     /// The message that consumers get.
     Message,
     /// A dead letter or retry.
@@ -372,23 +372,23 @@ impl BestMatch {
     /// Adds a record. Returns whether no better one can follow.
     fn add(&mut self, record: StoredRecord) -> bool {
         let topic = record.view().map_or("", |view| view.topic);
-        let standing = match topic {
-            TIMER_TOPIC | SCHEDULE_TOPIC | HALF_TOPIC => Standing::Waiting,
-            _ if is_system_topic(topic) => Standing::Internal,
+        let rank = match topic {
+            TIMER_TOPIC | SCHEDULE_TOPIC | HALF_TOPIC => RecordRank::Waiting,
+            _ if is_system_topic(topic) => RecordRank::Internal,
             _ if [DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX].iter().any(|prefix| topic.starts_with(prefix)) => {
-                Standing::Copy
+                RecordRank::Copy
             }
-            _ => Standing::Message,
+            _ => RecordRank::Message,
         };
         // A message that waits can get a new record.
         let is_better = self.0.as_ref().is_none_or(|(best, before)| {
             let is_newer = record.commit_log_offset > before.commit_log_offset;
-            standing < *best || standing == *best && standing == Standing::Waiting && is_newer
+            rank < *best || rank == *best && rank == RecordRank::Waiting && is_newer
         });
         if is_better {
-            self.0 = Some((standing, record));
+            self.0 = Some((rank, record));
         }
-        standing == Standing::Message
+        rank == RecordRank::Message
     }
 
     fn into_record(self) -> Option<StoredRecord> {

@@ -11,7 +11,7 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 
 /// Bytes at the end of a segment that each try searches.
-const STRETCHES: [u64; 4] = [256 << 10, 8 << 20, 128 << 20, u64::MAX];
+const TAIL_BYTES: [u64; 4] = [256 << 10, 8 << 20, 128 << 20, u64::MAX];
 
 /// The times of one segment, in epoch milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,8 +55,8 @@ fn first_time(list: &Arc<SegmentList>, segment: &Segment) -> Result<Option<i64>,
 
 fn last_time(list: &Arc<SegmentList>, segment: &Segment) -> Result<Option<i64>, StoreError> {
     let mut before = u64::MAX;
-    for stretch in STRETCHES {
-        let from = segment.end_offset().saturating_sub(stretch).max(segment.base_offset());
+    for bytes in TAIL_BYTES {
+        let from = segment.end_offset().saturating_sub(bytes).max(segment.base_offset());
         if from == before {
             break;
         }

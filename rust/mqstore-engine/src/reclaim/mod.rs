@@ -8,11 +8,11 @@
 //! queues. So a placeholder takes only records without units, and of each queue only the first ones in the log.
 //! Nothing like this exists in RocketMQ.
 
+mod hidden_run;
 mod report;
 mod rewrite;
 mod rules;
 mod sparse_writer;
-mod stretch;
 mod survey;
 #[cfg(test)]
 mod tests;

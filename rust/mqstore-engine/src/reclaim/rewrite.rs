@@ -10,13 +10,13 @@ use mqstore_format::{BLANK_HEADER_BYTES, HiddenPlaceholder, RecordView, encode_b
 use mqstore_io::{MapAccess, MappedFile, VfsFile, switch};
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 
-use super::rules::{RecordRules, Standing};
+use super::hidden_run::HiddenRun;
+use super::rules::{RecordRules, RecordState};
 use super::sparse_writer::SparseWriter;
-use super::stretch::Stretch;
 
-/// The stretch that is being read, with a copy of its first record.
+/// The run that is being read, with a copy of its first record.
 struct FirstRecord {
-    stretch: Stretch,
+    run: HiddenRun,
     bytes: Vec<u8>,
 }
 
@@ -127,7 +127,7 @@ fn is_replaceable(
         return Ok(false);
     }
     let topic = rules.topic(record.topic);
-    Ok(rules.standing(&topic, record, place)? == Standing::Replaceable)
+    Ok(rules.state_of(&topic, record, place)? == RecordState::Replaceable)
 }
 
 /// The file that is being written.
@@ -138,18 +138,18 @@ struct SegmentWriter<'a> {
 }
 
 impl SegmentWriter<'_> {
-    /// Adds the record at log offset `at` to the open stretch, or to a new one.
+    /// Adds the record at log offset `at` to the open run, or to a new one.
     fn replace(&mut self, at: u64, record: &RecordView<'_>) -> Result<(), StoreError> {
-        if self.open.as_mut().is_some_and(|open| open.stretch.extend(at, record.size)) {
+        if self.open.as_mut().is_some_and(|open| open.run.extend(at, record.size)) {
             return Ok(());
         }
-        self.end_stretch()?;
-        self.open = Some(FirstRecord { stretch: Stretch::of(at, record), bytes: record.bytes.to_vec() });
+        self.end_run()?;
+        self.open = Some(FirstRecord { run: HiddenRun::of(at, record), bytes: record.bytes.to_vec() });
         Ok(())
     }
 
     fn keep(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.end_stretch()?;
+        self.end_run()?;
         self.writer.push(bytes).at(self.staged, WRITING)
     }
 
@@ -157,19 +157,19 @@ impl SegmentWriter<'_> {
         self.writer.push_zeros(bytes).at(self.staged, WRITING)
     }
 
-    /// Writes the placeholder of the open stretch.
-    fn end_stretch(&mut self) -> Result<(), StoreError> {
-        let Some(FirstRecord { stretch, bytes }) = self.open.take() else { return Ok(()) };
+    /// Writes the placeholder of the open run.
+    fn end_run(&mut self) -> Result<(), StoreError> {
+        let Some(FirstRecord { run, bytes }) = self.open.take() else { return Ok(()) };
         let placeholder = RecordView::decode(&bytes)
-            .and_then(|first| HiddenPlaceholder::new(&first, stretch.end - stretch.start))
-            .map_err(|error| StoreError::format(self.staged, stretch.start, &error))?;
+            .and_then(|first| HiddenPlaceholder::new(&first, run.end - run.start))
+            .map_err(|error| StoreError::format(self.staged, run.start, &error))?;
         self.writer.push(&placeholder.head).at(self.staged, WRITING)?;
         self.skip(placeholder.body_bytes)?;
         self.writer.push(&placeholder.tail).at(self.staged, WRITING)
     }
 
     fn finish(mut self) -> Result<(), StoreError> {
-        self.end_stretch()?;
+        self.end_run()?;
         self.writer.finish().at(self.staged, WRITING)
     }
 }

@@ -30,7 +30,7 @@ pub(super) const LAST_SEGMENTS: usize = 2;
 
 /// What a reclaim does with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum RecordState {
     /// Reads find it.
     Live,
     /// It is hidden and stays.
@@ -123,17 +123,17 @@ impl<'a> RecordRules<'a> {
     ///
     /// # Errors
     /// Errors of reading a queue.
-    pub(super) fn standing(
+    pub(super) fn state_of(
         &mut self,
         topic: &TopicRules,
         record: &RecordView<'_>,
         (base, at): (u64, u64),
-    ) -> Result<Standing, StoreError> {
+    ) -> Result<RecordState, StoreError> {
         if at >= topic.floor {
-            return Ok(Standing::Live);
+            return Ok(RecordState::Live);
         }
         if !topic.may_replace || record.queue_id < 0 {
-            return Ok(Standing::Hidden);
+            return Ok(RecordState::Hidden);
         }
         let deleted = topic.deleted;
         let stays = self.is_in_light_queue(record, at)? || is_delivery(record, self.log_start);
@@ -142,11 +142,11 @@ impl<'a> RecordRules<'a> {
             let is_new = base < queue.stays_from;
             queue.stays_from = queue.stays_from.min(base);
             self.blocks += u64::from(is_new);
-            return Ok(Standing::Hidden);
+            return Ok(RecordState::Hidden);
         }
         let has_no_unit = queue.first_unit.map_or(at < deleted, |first| at < first);
         let is_first = at < deleted || base < queue.stays_from;
-        Ok(if has_no_unit && is_first { Standing::Replaceable } else { Standing::Hidden })
+        Ok(if has_no_unit && is_first { RecordState::Replaceable } else { RecordState::Hidden })
     }
 
     /// Whether the record at log offset `at` stays with the content of a hidden message that the call erases: it is a
@@ -155,9 +155,9 @@ impl<'a> RecordRules<'a> {
         &self,
         topic: &TopicRules,
         record: &RecordView<'_>,
-        (at, standing): (u64, Standing),
+        (at, state): (u64, RecordState),
     ) -> bool {
-        let is_erased = topic.is_wanted && standing != Standing::Live;
+        let is_erased = topic.is_wanted && state != RecordState::Live;
         let Some(kind) = topic.copies.filter(|_| !self.erase.is_empty() && !is_erased) else { return false };
         let [real, dead, retry, id] =
             record.properties.get_many([REAL_TOPIC, DLQ_ORIGIN_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_MESSAGE_ID]);

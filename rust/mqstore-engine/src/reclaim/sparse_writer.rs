@@ -4,7 +4,7 @@ use std::io;
 
 use mqstore_io::VfsFile;
 
-use super::stretch::PAGE_BYTES;
+use super::hidden_run::PAGE_BYTES;
 
 /// Bytes to gather before a write; a multiple of the page size.
 const BUFFER_BYTES: usize = 1 << 20;

@@ -8,9 +8,9 @@ use mqstore_compaction::TaskMeter;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment};
 
 use super::Reclaim;
+use super::hidden_run::HiddenRun;
 use super::report::{KeptSegment, ReclaimedSegment, ReclaimedTopic};
-use super::rules::{LAST_SEGMENTS, RecordRules, Standing};
-use super::stretch::Stretch;
+use super::rules::{LAST_SEGMENTS, RecordRules, RecordState};
 
 /// A rewrite pays if it frees this share of the segment, in percent.
 const PAYS_PERCENT: u64 = 25;
@@ -67,9 +67,9 @@ pub(super) struct Survey {
     totals: TopicTable,
 }
 
-/// A stretch, and the bytes of each topic in it.
-struct OpenStretch {
-    stretch: Stretch,
+/// A run, and the bytes of each topic in it.
+struct OpenRun {
+    run: HiddenRun,
     topics: BTreeMap<Arc<str>, u64>,
 }
 
@@ -142,7 +142,7 @@ impl SurveyedSegment {
     ) -> Result<TopicTable, StoreError> {
         let base = self.segment.base_offset();
         let mut topics = TopicTable::new();
-        let mut open: Option<OpenStretch> = None;
+        let mut open: Option<OpenRun> = None;
         loop {
             let at = scanner.position();
             match scanner.next_item()? {
@@ -150,27 +150,26 @@ impl SurveyedSegment {
                 ScanItem::Record(record) => {
                     let (size, bytes) = (record.size, u64::from(record.size));
                     let topic = rules.topic(record.topic);
-                    let standing = rules.standing(&topic, &record, (base, at))?;
+                    let state = rules.state_of(&topic, &record, (base, at))?;
                     let counted = topics.entry(Arc::clone(&topic.name)).or_default();
-                    let (own, total) = match standing {
-                        Standing::Live => (&mut self.live_bytes, &mut counted.live),
-                        Standing::Hidden | Standing::Replaceable => {
+                    let (own, total) = match state {
+                        RecordState::Live => (&mut self.live_bytes, &mut counted.live),
+                        RecordState::Hidden | RecordState::Replaceable => {
                             self.wanted_bytes += if topic.is_wanted { bytes } else { 0 };
                             (&mut self.hidden_bytes, &mut counted.hidden)
                         }
                     };
                     *own += bytes;
                     *total += bytes;
-                    if rules.is_copy_of_erased(&topic, &record, (at, standing)) {
+                    if rules.is_copy_of_erased(&topic, &record, (at, state)) {
                         self.copied_bytes += bytes;
                         self.copied_to.insert(Arc::clone(&topic.name));
                     }
-                    if standing == Standing::Replaceable {
+                    if state == RecordState::Replaceable {
                         self.free_bytes += bytes;
-                        if !open.as_mut().is_some_and(|open| open.stretch.extend(at, size)) {
-                            let new =
-                                OpenStretch { stretch: Stretch::of(at, &record), topics: BTreeMap::new() };
-                            end_stretch(base, open.replace(new), &mut topics);
+                        if !open.as_mut().is_some_and(|open| open.run.extend(at, size)) {
+                            let new = OpenRun { run: HiddenRun::of(at, &record), topics: BTreeMap::new() };
+                            end_run(base, open.replace(new), &mut topics);
                         }
                         if let Some(open) = &mut open {
                             *open.topics.entry(Arc::clone(&topic.name)).or_default() += bytes;
@@ -190,7 +189,7 @@ impl SurveyedSegment {
                 }
             }
         }
-        end_stretch(base, open, &mut topics);
+        end_run(base, open, &mut topics);
         let freed = topics.iter().filter(|(_, bytes)| bytes.estimated > 0);
         self.estimates = freed.map(|(topic, bytes)| (Arc::clone(topic), bytes.estimated)).collect();
         meter.look()?;
@@ -342,10 +341,10 @@ impl SurveyedSegment {
 }
 
 /// Divides the pages that a placeholder would free in a segment that begins at `base` among the topics of its records.
-fn end_stretch(base: u64, open: Option<OpenStretch>, topics: &mut TopicTable) {
-    let Some(OpenStretch { stretch, topics: parts }) = open else { return };
-    let freed = u128::from(stretch.freed_bytes(base));
-    let bytes = u128::from((stretch.end - stretch.start).max(1));
+fn end_run(base: u64, open: Option<OpenRun>, topics: &mut TopicTable) {
+    let Some(OpenRun { run, topics: parts }) = open else { return };
+    let freed = u128::from(run.freed_bytes(base));
+    let bytes = u128::from((run.end - run.start).max(1));
     for (topic, own) in parts {
         topics.entry(topic).or_default().estimated += (freed * u128::from(own) / bytes) as u64;
     }

@@ -115,7 +115,7 @@ struct WaitingHook {
     /// Until this time, the background assumes that a compaction still has to read the segment.
     uncompacted_until: Option<Duration>,
     /// The reason that was last reported.
-    told: String,
+    reported: String,
 }
 
 impl CleanerState {
@@ -126,7 +126,7 @@ impl CleanerState {
             held_since: None,
             ask_at: None,
             uncompacted_until: None,
-            told: String::new(),
+            reported: String::new(),
         };
         let waiting = self.waiting.get_or_insert_with(new);
         if waiting.base != base {
@@ -457,8 +457,8 @@ impl Cleaner {
         let name = |one: &SegmentHolder| format!("{:?} {:?} {}", one.kind, one.group, one.topic);
         let names: Vec<String> = held.holders.iter().map(name).collect();
         let (names, waiting) = (names.join(", "), state.wait_for(held.segment.base_offset()));
-        if waiting.told != names {
-            waiting.told = names;
+        if waiting.reported != names {
+            waiting.reported = names;
             self.engine.options.hooks.tell("segment_kept", Some(&report::held(held)), held.why());
         }
     }
@@ -578,7 +578,7 @@ impl Cleaner {
         if let Some(waiting) = state.waiting.as_ref().filter(|waiting| waiting.base == base && !asked)
             && waiting.uncompacted_until.is_some_and(|until| now < until)
         {
-            return Ok(Some(waiting.told.clone()));
+            return Ok(Some(waiting.reported.clone()));
         }
         let list = self.engine.log.list();
         // Everything in the segment is dispatched already.
@@ -594,8 +594,8 @@ impl Cleaner {
     /// Reports, once, why a segment stays.
     fn report_kept(&self, state: &mut CleanerState, file: &ExpiredFile, base: u64, why: &str) -> String {
         let waiting = state.wait_for(base);
-        if waiting.told != why {
-            why.clone_into(&mut waiting.told);
+        if waiting.reported != why {
+            why.clone_into(&mut waiting.reported);
             self.engine.options.hooks.tell("segment_kept", Some(file), why.to_owned());
         }
         format!("{}: {why}", file.path.display())

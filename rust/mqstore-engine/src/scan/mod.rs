@@ -94,10 +94,10 @@ pub(crate) fn scan<S: ScanSink>(
     let floors = if request.with_deleted { Arc::default() } else { view.floors() };
     let filter = Arc::new(RowFilter::new(request, floors));
     let passed: Arc<Mutex<Vec<(Passed, String)>>> = Arc::default();
-    let (told, noted) = (Arc::clone(&passed), Arc::clone(view));
+    let (skipped, noted) = (Arc::clone(&passed), Arc::clone(view));
     let expects_deletion = request.expects_deletion;
     let tell: SkipCallback = Arc::new(move |what, text: String| {
-        told.lock().push((what, text.clone()));
+        skipped.lock().push((what, text.clone()));
         if what != Passed::Deleted || !expects_deletion {
             noted.note(text);
         }
@@ -118,8 +118,8 @@ pub(crate) fn scan<S: ScanSink>(
         position: span.0,
         follows_entries: false,
     };
-    let told = Arc::clone(&scan.plan.passed);
-    let report: DamageReport = Arc::new(move |text| told.lock().push((Passed::Damaged, text)));
+    let skipped = Arc::clone(&scan.plan.passed);
+    let report: DamageReport = Arc::new(move |text| skipped.lock().push((Passed::Damaged, text)));
     if let Some(queues) = compacted_queues(view, request, &scan.plan.damage)? {
         let source = MergedQueues::new(view, request, queues, &report)?;
         (scan.start, scan.position) = (0, 0);

@@ -254,7 +254,7 @@ impl FloorWatch {
         }
     }
 
-    /// Removes the messages that are hidden by now from `ahead`, which were read before. With `topic`, they were read from
+    /// Removes the messages that are hidden by now from the messages that were read before: `retain` keeps those for which its argument is true. With `topic`, they were read from
     /// its queues.
     ///
     /// # Errors
@@ -263,9 +263,9 @@ impl FloorWatch {
         &mut self,
         store: &Store,
         topic: Option<&str>,
-        ahead: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
+        retain: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
     ) -> Result<(), StoreError> {
-        floor_watch::drop_hidden(&store.view(), self, topic, ahead)
+        floor_watch::drop_hidden(&store.view(), self, topic, retain)
     }
 }
 

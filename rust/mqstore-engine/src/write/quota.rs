@@ -35,10 +35,10 @@ impl Engine {
     fn has_space_again(&self, pending: &[EncodedRecord<'_>]) -> bool {
         let mut found = false;
         let mut last = None;
-        for room in pending.iter().map(|pending| pending.room).filter(|room| room.limit().is_some()) {
-            if !last.is_some_and(|last| std::ptr::eq(last, room)) {
-                last = Some(room);
-                found |= room.free(self.queues.first_offsets(room.topic()));
+        for quota in pending.iter().map(|pending| pending.room).filter(|quota| quota.limit().is_some()) {
+            if !last.is_some_and(|last| std::ptr::eq(last, quota)) {
+                last = Some(quota);
+                found |= quota.free(self.queues.first_offsets(quota.topic()));
             }
         }
         found
@@ -48,8 +48,8 @@ impl Engine {
     pub(crate) fn refresh_quota(&self, topic: &str) {
         let Some(state) = self.topics.get(topic) else { return };
         let limit = self.topics.max_messages(topic);
-        if limit.is_some() || state.room.limit().is_some() {
-            self.log.block_appends(|| state.room.set(limit, state.total_next_offset()));
+        if limit.is_some() || state.quota.limit().is_some() {
+            self.log.block_appends(|| state.quota.set(limit, state.total_next_offset()));
         }
     }
 }

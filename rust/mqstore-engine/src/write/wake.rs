@@ -5,7 +5,7 @@ use mqstore_base::options::Durability;
 use mqstore_log::flush::MAX_SEGMENTS_BEHIND;
 
 use crate::engine::Engine;
-use crate::read::engine_view::passes;
+use crate::read::engine_view::is_transient;
 use crate::read::view::View;
 
 impl Engine {
@@ -33,7 +33,7 @@ impl Engine {
         if self.options.dispatch_threads == Some(0) {
             match self.dispatch() {
                 // The message is in the log and stays there; a read reports the error.
-                Err(error) if !passes(&error) => return Err(error),
+                Err(error) if !is_transient(&error) => return Err(error),
                 _ => {}
             }
         } else if self.dispatcher.position() < self.visible() {

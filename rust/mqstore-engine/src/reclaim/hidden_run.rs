@@ -7,7 +7,7 @@ pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// Adjacent records of one segment, at most [`MAX_HIDDEN_BYTES`] long if there are several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(super) struct HiddenRun {
     /// Log offset of the first record.
     pub start: u64,
     /// Log offset after the last record.
@@ -16,8 +16,8 @@ pub(super) struct Stretch {
     frame: (u64, u64),
 }
 
-impl Stretch {
-    /// Starts a stretch with the record at log offset `start`.
+impl HiddenRun {
+    /// Starts a run with the record at log offset `start`.
     pub(super) fn of(start: u64, record: &RecordView<'_>) -> Self {
         let end = start + u64::from(record.size);
         Self { start, end, frame: HiddenPlaceholder::frame_bytes(record) }
@@ -56,17 +56,17 @@ mod tests {
         let (head, tail) = HiddenPlaceholder::frame_bytes(&record);
         assert_eq!((head, tail), (88, 9));
         let base = 1 << 20;
-        let mut stretch = Stretch::of(base + 4096 - 88, &record);
-        assert_eq!(stretch.freed_bytes(base), 0);
-        assert!(!stretch.extend(base + 1, 100), "not adjacent");
+        let mut run = HiddenRun::of(base + 4096 - 88, &record);
+        assert_eq!(run.freed_bytes(base), 0);
+        assert!(!run.extend(base + 1, 100), "not adjacent");
         // The body begins at a page; the second page ends just with the body.
-        assert!(stretch.extend(stretch.end, (4096 + 9 - (4097 - 88)) as u32));
-        assert_eq!(stretch.freed_bytes(base), 4096);
-        assert!(stretch.extend(stretch.end, 4095));
-        assert_eq!(stretch.freed_bytes(base), 4096);
-        assert!(stretch.extend(stretch.end, 1));
-        assert_eq!(stretch.freed_bytes(base), 8192);
-        let mut long = Stretch { start: 0, end: MAX_HIDDEN_BYTES, frame: (88, 9) };
+        assert!(run.extend(run.end, (4096 + 9 - (4097 - 88)) as u32));
+        assert_eq!(run.freed_bytes(base), 4096);
+        assert!(run.extend(run.end, 4095));
+        assert_eq!(run.freed_bytes(base), 4096);
+        assert!(run.extend(run.end, 1));
+        assert_eq!(run.freed_bytes(base), 8192);
+        let mut long = HiddenRun { start: 0, end: MAX_HIDDEN_BYTES, frame: (88, 9) };
         assert!(!long.extend(MAX_HIDDEN_BYTES, 1));
     }
 }

@@ -32,20 +32,17 @@ from mqstore.cli.results import print_removed
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
 
 # Not a Path, which would change a URL.
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.", show_default=False)]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.")]
 Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topics", metavar="TOPIC", help="Only records of this topic; repeatable.", show_default=False),
+    list[str] | None, typer.Option("--topics", metavar="TOPIC", help="Only records of this topic; repeatable.")
 ]
 
 
 @app.command()
 @_verb
 def archive(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False)],
-    target: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.", show_default=False)
-    ] = None,
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the store.")],
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.")] = None,
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="AGE", help='Minimum age of the last record of a segment: "2d".')
     ] = "0",
@@ -94,7 +91,7 @@ def archive(
 @_verb
 def archive_files(
     target: Target,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Lists the files of an archive."""
@@ -120,8 +117,7 @@ def archive_files(
 def archive_verify(
     target: Target,
     rebuild_manifest: Annotated[
-        bool,
-        typer.Option("--rebuild-manifest", help="First make a missing or damaged manifest again from the files."),
+        bool, typer.Option("--rebuild-manifest", help="First make a missing or damaged manifest again from the files.")
     ] = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
@@ -139,7 +135,7 @@ def archive_verify(
 @_verb
 def archive_restore(
     target: Target,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory.", show_default=False)],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory.")],
     topics: Topics = None,
     since: Since = None,
     until: Until = None,

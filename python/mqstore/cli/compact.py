@@ -33,17 +33,11 @@ def compact(
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
     # Not a Path, which would change a URL.
     output: Annotated[
-        str | None,
-        typer.Option(metavar="OUT", help="Compact a copy in this new folder, or at a URL.", show_default=False),
+        str | None, typer.Option(metavar="OUT", help="Compact a copy in this new folder, or at a URL.")
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Compact the directory itself.")] = False,
     restore_from: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Restore lost compaction files from this store.",
-            show_default=False,
-        ),
+        Path | None, typer.Option(metavar="DIR", help="Restore lost compaction files from this store.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
     tombstone_retention: Annotated[
@@ -51,20 +45,16 @@ def compact(
     ] = "24h",
     keyless: Annotated[Keyless, typer.Option(help="Treatment of messages without a key.")] = Keyless.DROP,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Include unchanged queues, and topics that are not compaction topics."),
+        bool, typer.Option("--force", help="Include unchanged queues, and topics that are not compaction topics.")
     ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Queues to compact at a time.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Queues to compact at a time.")] = None,
     memory: Annotated[
         int, typer.Option("--memory", metavar="BYTES", min=0, help="Memory for the keys of one queue.")
     ] = 100 << 20,
     max_bytes_per_second: Annotated[
-        int | None, typer.Option(metavar="BYTES", min=1, help="Limit for reads and writes.", show_default=False)
+        int | None, typer.Option(metavar="BYTES", min=1, help="Limit for reads and writes.")
     ] = None,
-    job_id: Annotated[
-        str | None,
-        typer.Option(help="Job name. Rerun with the same name to resume.", show_default=False),
-    ] = None,
+    job_id: Annotated[str | None, typer.Option(help="Job name. Rerun with the same name to resume.")] = None,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:

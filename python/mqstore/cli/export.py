@@ -79,10 +79,7 @@ class From(StrEnum):
 def export(
     directory: Directory,
     # Not a Path, which would change a URL.
-    out: Annotated[
-        str,
-        typer.Argument(metavar="OUT", help="File, store or URL to write; - is standard output.", show_default=False),
-    ],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File, store or URL to write; - is standard output.")],
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
     since: Since = None,
     until: Until = None,
@@ -91,16 +88,10 @@ def export(
     ] = None,
     tags: Tags = None,
     sql: Sql = None,
-    body_matches: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.", show_default=False)
-    ] = None,
-    columns: Annotated[str | None, typer.Option(help="Column names, separated by commas.", show_default=False)] = None,
-    to: Annotated[
-        To | None, typer.Option("--to", help="Format; by default from the ending of OUT.", show_default=False)
-    ] = None,
-    mapping: Annotated[
-        Path | None, typer.Option(help="For a store: file with old and new positions.", show_default=False)
-    ] = None,
+    body_matches: Annotated[str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Column names, separated by commas.")] = None,
+    to: Annotated[To | None, typer.Option("--to", help="Format; by default from the ending of OUT.")] = None,
+    mapping: Annotated[Path | None, typer.Option(help="For a store: file with old and new positions.")] = None,
     parts: Annotated[
         bool, typer.Option("--parts", help="For Parquet and Arrow: write a folder of files, resumable.")
     ] = False,
@@ -111,7 +102,6 @@ def export(
             "--keep-offsets/--new-offsets",
             help="For a store: keep the queue offsets, or count from the end of each queue; by default, a new store "
             "keeps them.",
-            show_default=False,
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
@@ -159,17 +149,13 @@ def export(
 @app.command("copy-topic")
 @_verb
 def copy_topic(
-    source: Annotated[
-        str, typer.Argument(metavar="SRC", help="Directory or URL of the store to read.", show_default=False)
-    ],
-    target: Annotated[
-        Path, typer.Argument(metavar="DST", help="Store to write; created if missing.", show_default=False)
-    ],
-    topics: Annotated[list[str], typer.Option("--topic", help="Topic to copy; repeat for more.", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Directory or URL of the store to read.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="Store to write; created if missing.")],
+    topics: Annotated[list[str], typer.Option("--topic", help="Topic to copy; repeat for more.")],
     groups: Annotated[
         list[str] | None, typer.Option("--group", help="Group to move, by default all; repeat for more.")
     ] = None,
-    mapping: Annotated[Path | None, typer.Option(help="Folder with old and new positions.", show_default=False)] = None,
+    mapping: Annotated[Path | None, typer.Option(help="Folder with old and new positions.")] = None,
     archive: Archive = None,
     no_archive: NoArchive = False,
     over_gaps: Annotated[
@@ -214,14 +200,9 @@ def copy_topic(
 @_verb
 def import_(
     directory: Directory,
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="File from an export; - is standard input.", show_default=False),
-    ],
-    topic: Annotated[str | None, typer.Option("--topic", help="Topic for all messages.", show_default=False)] = None,
-    kind: Annotated[
-        From | None, typer.Option("--from", help="Format; by default from the ending of FILE.", show_default=False)
-    ] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File from an export; - is standard input.")],
+    topic: Annotated[str | None, typer.Option("--topic", help="Topic for all messages.")] = None,
+    kind: Annotated[From | None, typer.Option("--from", help="Format; by default from the ending of FILE.")] = None,
     compression: Compress = "none",
     compress_over: CompressOver = 4096,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the messages to append.")] = False,
@@ -276,7 +257,7 @@ def import_(
 @_verb
 def snapshot(
     directory: Directory,
-    output: Annotated[str, typer.Argument(metavar="OUT", help="New folder or URL for the copy.", show_default=False)],
+    output: Annotated[str, typer.Argument(metavar="OUT", help="New folder or URL for the copy.")],
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Copies the store to a new folder as it is now, even while another process writes it."""

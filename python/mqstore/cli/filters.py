@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from mqstore import StoredMessage
     from mqstore.types import Filter
 
-Tags = Annotated[str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)]
-Sql = Annotated[
-    str | None,
-    typer.Option("--sql", metavar="EXPR", help='Condition on properties, as "price > 5".', show_default=False),
-]
+Tags = Annotated[str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".')]
+Sql = Annotated[str | None, typer.Option("--sql", metavar="EXPR", help='Condition on properties, as "price > 5".')]
 
 
 def chosen(tags: str | None, expression: str | None) -> Filter | None:

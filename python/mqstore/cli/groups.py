@@ -40,8 +40,8 @@ app.add_typer(dead_app, name="dead-letter")
 _DEAD_LETTERS = "%DLQ%"
 _ORIGINS = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
-AnyGroup = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Only this group.", show_default=False)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
+AnyGroup = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Only this group.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +124,10 @@ def reset(
     group: Group,
     to: Annotated[
         str,
-        typer.Option(
-            metavar="WHERE",
-            help="earliest, latest, or a time: ISO 8601 with offset, or epoch milliseconds.",
-            show_default=False,
-        ),
+        typer.Option(metavar="WHERE", help="earliest, latest, or a time: ISO 8601 with offset, or epoch milliseconds."),
     ],
     topic: Annotated[
-        str | None,
-        typer.Option("--topic", help="Only this topic; by default all topics of the group.", show_default=False),
+        str | None, typer.Option("--topic", help="Only this topic; by default all topics of the group.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -232,9 +227,7 @@ def dead_letters(
 def redrive(
     directory: Directory,
     group: Group,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Maximum number of dead letters.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of dead letters.")] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     lock_timeout: LockTimeout = "0",

@@ -37,16 +37,12 @@ app.add_typer(logic_app, name="logic-queue")
 Brokers = Annotated[
     list[str],
     typer.Argument(
-        metavar="DIR...",
-        help="Directories or URLs of all brokers of the topics; NAME=DIR gives the name of a broker.",
-        show_default=False,
+        metavar="DIR...", help="Directories or URLs of all brokers of the topics; NAME=DIR gives the name of a broker."
     ),
 ]
-LogicNumber = Annotated[int | None, typer.Option("--queue", min=0, help="Only this logic queue.", show_default=False)]
-Start = Annotated[int | None, typer.Option("--start", min=0, help="First logic offset.", show_default=False)]
-End = Annotated[
-    int | None, typer.Option("--end", min=0, help="Logic offset to stop at, exclusive.", show_default=False)
-]
+LogicNumber = Annotated[int | None, typer.Option("--queue", min=0, help="Only this logic queue.")]
+Start = Annotated[int | None, typer.Option("--start", min=0, help="First logic offset.")]
+End = Annotated[int | None, typer.Option("--end", min=0, help="Logic offset to stop at, exclusive.")]
 OnMissing = Annotated[
     Literal["raise", "skip"],
     typer.Option("--on-missing", help="At a part of a broker that is not given, end with an error or skip it."),
@@ -134,7 +130,7 @@ def logic_cat(
 @_verb
 def logic_lag(
     brokers: Brokers,
-    group: Annotated[str | None, typer.Option("--group", help="Only this group.", show_default=False)] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Only this group.")] = None,
     topic: Topic = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
@@ -161,15 +157,13 @@ def logic_lag(
 @_verb
 def logic_export(
     brokers: Brokers,
-    out: Annotated[Path, typer.Option("--output", metavar="FILE", help="File to write.", show_default=False)],
-    topic: Annotated[str, typer.Option("--topic", help="The static topic.", show_default=False)],
+    out: Annotated[Path, typer.Option("--output", metavar="FILE", help="File to write.")],
+    topic: Annotated[str, typer.Option("--topic", help="The static topic.")],
     queue: LogicNumber = None,
     start: Start = None,
     end: End = None,
     on_missing: OnMissing = "raise",
-    to: Annotated[
-        To | None, typer.Option("--to", help="Format; by default from the ending of FILE.", show_default=False)
-    ] = None,
+    to: Annotated[To | None, typer.Option("--to", help="Format; by default from the ending of FILE.")] = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Writes the messages of a static topic to a file of Parquet or Arrow, with their logic offsets."""

@@ -22,17 +22,14 @@ LockTimeout = Annotated[
 ]
 
 # Not a Path, which would change a URL.
-Directory = Annotated[
-    str, typer.Argument(metavar="DIR", help="Directory of the store; to read it, also a URL.", show_default=False)
-]
-Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
-Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.", show_default=False)]
-Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of messages.", show_default=False)]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="Directory of the store; to read it, also a URL.")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.")]
+Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of messages.")]
 BodyForm = Annotated[Body, typer.Option("--body", help="Form of the bodies; auto is text if a body is UTF-8.")]
 ReportForm = Annotated[Format, typer.Option("--format", help="Format of the output.")]
 BrokerConf = Annotated[
-    Path | None,
-    typer.Option("--conf", help="Properties file of a broker, for the lengths of new files.", show_default=False),
+    Path | None, typer.Option("--conf", help="Properties file of a broker, for the lengths of new files.")
 ]
 OnDamage = Annotated[
     Literal["raise", "skip"],
@@ -45,8 +42,7 @@ CompressOver = Annotated[
     int, typer.Option("--compress-over", min=0, metavar="BYTES", help="Bytes that a body needs to be compressed.")
 ]
 MessageForm = Annotated[
-    Format | None,
-    typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.", show_default=False),
+    Format | None, typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.")
 ]
 Since = Annotated[
     str | None,
@@ -55,14 +51,10 @@ Since = Annotated[
         "--start-time",
         metavar="TIME",
         help="Only messages stored at or after this time: ISO 8601 with offset, or epoch milliseconds.",
-        show_default=False,
     ),
 ]
 Until = Annotated[
-    str | None,
-    typer.Option(
-        "--until", "--end-time", metavar="TIME", help="Only messages stored before this time.", show_default=False
-    ),
+    str | None, typer.Option("--until", "--end-time", metavar="TIME", help="Only messages stored before this time.")
 ]
 Archive = Annotated[
     str | None,
@@ -70,7 +62,6 @@ Archive = Annotated[
         "--archive",
         metavar="TARGET",
         help="Folder or URL of the archive with the older messages; by default that of the store.",
-        show_default=False,
     ),
 ]
 NoArchive = Annotated[bool, typer.Option("--no-archive", help="Begin with the log, also if the store has an archive.")]

@@ -69,8 +69,7 @@ def repair(
     directory: Directory,
     # Not a Path, which would change a URL.
     output: Annotated[
-        str | None,
-        typer.Option(metavar="OUT", help="Repair a copy in this new folder, or at a URL.", show_default=False),
+        str | None, typer.Option(metavar="OUT", help="Repair a copy in this new folder, or at a URL.")
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Repair the directory itself.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the repairs.")] = False,

@@ -16,14 +16,14 @@ from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
 
 # Not a Path, which would change a URL.
-Url = Annotated[str, typer.Argument(metavar="URL", help="URL of the result.", show_default=False)]
+Url = Annotated[str, typer.Argument(metavar="URL", help="URL of the result.")]
 
 
 @app.command()
 @_verb
 def fetch(
     url: Url,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory.", show_default=False)],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory.")],
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Assembles a directory from a result at a URL, and checks every file; run it again to resume it."""

@@ -51,9 +51,7 @@ def verify(
     directories: Directories,
     master: Master = "local[*]",
     strategy: Annotated[str, typer.Option(help="auto, partition (one task a store) or ranged (several).")] = "auto",
-    staging: Annotated[
-        Path | None, typer.Option(help="Shared folder for the files of the tasks.", show_default=False)
-    ] = None,
+    staging: Annotated[Path | None, typer.Option(help="Shared folder for the files of the tasks.")] = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Checks stores, one task for each and several for large ones; exit status 1 if there are problems."""
@@ -116,13 +114,9 @@ def rebuild(
 def compact(
     directories: Directories,
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
-    output: Annotated[
-        str | None, typer.Option(help="New folder or URL for a compacted copy of one store.", show_default=False)
-    ] = None,
+    output: Annotated[str | None, typer.Option(help="New folder or URL for a compacted copy of one store.")] = None,
     master: Master = "local[*]",
-    job_id: Annotated[
-        str | None, typer.Option(help="Job name; a finished job is not repeated.", show_default=False)
-    ] = None,
+    job_id: Annotated[str | None, typer.Option(help="Job name; a finished job is not repeated.")] = None,
     strategy: Annotated[str, typer.Option(help="auto, partition (one task a queue) or ranged (several).")] = "auto",
     memory_size: Annotated[int, typer.Option(help="Bytes of memory for the keys of one task.")] = 100 << 20,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
@@ -172,7 +166,7 @@ def compact(
 @_verb
 def export(
     directory: Directory,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to create, or a URL.", show_default=False)],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to create, or a URL.")],
     to: Annotated[str, typer.Option("--to", help="parquet or arrow.")] = "parquet",
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Option of a read; repeat for more.")

@@ -22,7 +22,6 @@ Directories = Annotated[
     typer.Argument(
         metavar="DIR...",
         help='Directories or URLs of stores; a pattern such as "s3://bucket/backups/*" is all that it matches.',
-        show_default=False,
     ),
 ]
 

@@ -33,19 +33,14 @@ from mqstore.cli.status import CLEAN, USAGE
 topic_app = typer.Typer(help="Create, change and delete topics.", no_args_is_help=True)
 app.add_typer(topic_app, name="topic")
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 Create = Annotated[bool, typer.Option("--create", help="Create the store if DIR does not exist.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report the change.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-MaxMessages = Annotated[
-    int | None, typer.Option(min=0, help="Quota: maximum number of messages; 0 is no limit.", show_default=False)
-]
+MaxMessages = Annotated[int | None, typer.Option(min=0, help="Quota: maximum number of messages; 0 is no limit.")]
 
 ExpireAfter = Annotated[
-    str | None,
-    typer.Option(
-        metavar="AGE", help='Time after which a value of the table expires: "7d"; 0 is never.', show_default=False
-    ),
+    str | None, typer.Option(metavar="AGE", help='Time after which a value of the table expires: "7d"; 0 is never.')
 ]
 
 # Messages of one call and one sync.
@@ -80,41 +75,29 @@ def append(
     directory: Directory,
     topic: Name,
     file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="File with the body; - is standard input.", show_default=False),
+        Path | None, typer.Argument(metavar="[FILE]", help="File with the body; - is standard input.")
     ] = None,
-    body: Annotated[str | None, typer.Option("--body", help="The body as text.", show_default=False)] = None,
+    body: Annotated[str | None, typer.Option("--body", help="The body as text.")] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Append each line of the file as a message.")] = False,
-    keys: Annotated[
-        list[str] | None, typer.Option("--key", help="Key of the messages; repeat for more.", show_default=False)
-    ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the messages.", show_default=False)] = None,
+    keys: Annotated[list[str] | None, typer.Option("--key", help="Key of the messages; repeat for more.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the messages.")] = None,
     properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="Property; repeat for more.", show_default=False),
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Property; repeat for more.")
     ] = None,
-    queue: Annotated[
-        int | None, typer.Option("--queue", min=0, help="The queue; by default all in turn.", show_default=False)
-    ] = None,
+    queue: Annotated[int | None, typer.Option("--queue", min=0, help="The queue; by default all in turn.")] = None,
     delay: Annotated[
-        str | None,
-        typer.Option(metavar="AGE", help='Time until the delivery: "90s", "24h", or seconds.', show_default=False),
+        str | None, typer.Option(metavar="AGE", help='Time until the delivery: "90s", "24h", or seconds.')
     ] = None,
     deliver_at: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Time of the delivery: ISO 8601 with offset, or epoch milliseconds.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TIME", help="Time of the delivery: ISO 8601 with offset, or epoch milliseconds."),
     ] = None,
     compression: Compress = "none",
     compress_over: CompressOver = 4096,
     create: Create = False,
     lock_timeout: LockTimeout = "0",
     form: Annotated[
-        Format | None,
-        typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.", show_default=False),
+        Format | None, typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.")
     ] = None,
 ) -> int:
     """Appends messages to a topic, which is created if missing; they are durable when the command returns."""
@@ -206,14 +189,13 @@ def named_values(option: str, texts: list[str] | None) -> dict[str, str]:
 def create_topic(
     directory: Directory,
     topic: Name,
-    queues: Annotated[int | None, typer.Option(min=1, help="Number of queues.", show_default=False)] = None,
+    queues: Annotated[int | None, typer.Option(min=1, help="Number of queues.")] = None,
     attributes: Annotated[
         list[str] | None,
         typer.Option(
             "--attribute",
             metavar="NAME=VALUE",
             help="RocketMQ's topic attribute, such as cleanup.policy=COMPACTION; repeat for more.",
-            show_default=False,
         ),
     ] = None,
     max_messages: MaxMessages = None,
@@ -236,18 +218,11 @@ def create_topic(
 def alter_topic(
     directory: Directory,
     topic: Name,
-    queues: Annotated[
-        int | None, typer.Option(min=1, help="Number of queues for reads and for appends.", show_default=False)
-    ] = None,
-    read_queues: Annotated[
-        int | None, typer.Option(min=1, help="Number of queues for reads of clients.", show_default=False)
-    ] = None,
-    write_queues: Annotated[
-        int | None, typer.Option(min=1, help="Number of queues for appends.", show_default=False)
-    ] = None,
+    queues: Annotated[int | None, typer.Option(min=1, help="Number of queues for reads and for appends.")] = None,
+    read_queues: Annotated[int | None, typer.Option(min=1, help="Number of queues for reads of clients.")] = None,
+    write_queues: Annotated[int | None, typer.Option(min=1, help="Number of queues for appends.")] = None,
     perm: Annotated[
-        int | None,
-        typer.Option(min=0, max=15, help="RocketMQ's permissions: 2 write, 4 read; 6 is both.", show_default=False),
+        int | None, typer.Option(min=0, max=15, help="RocketMQ's permissions: 2 write, 4 read; 6 is both.")
     ] = None,
     max_messages: MaxMessages = None,
     expire_after: ExpireAfter = None,

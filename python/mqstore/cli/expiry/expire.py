@@ -26,28 +26,19 @@ if TYPE_CHECKING:
 def expire(
     directory: Directory,
     retention: Annotated[
-        str | None, typer.Option(metavar="AGE", help='Age to keep: "72h", "7d", "P7D", or seconds.', show_default=False)
+        str | None, typer.Option(metavar="AGE", help='Age to keep: "72h", "7d", "P7D", or seconds.')
     ] = None,
-    retention_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Bytes of log segments to keep.", show_default=False)
-    ] = None,
+    retention_bytes: Annotated[int | None, typer.Option(min=1, help="Bytes of log segments to keep.")] = None,
     retention_policy: Annotated[
         str | None,
         typer.Option(
-            metavar="POLICY",
-            help='"finished": groups keep what they have not finished. "time": they do not.',
-            show_default=False,
+            metavar="POLICY", help='"finished": groups keep what they have not finished. "time": they do not.'
         ),
     ] = None,
     group_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AGE", help="Time after which a group without progress keeps nothing.", show_default=False
-        ),
+        str | None, typer.Option(metavar="AGE", help="Time after which a group without progress keeps nothing.")
     ] = None,
-    conf: Annotated[
-        Path | None, typer.Option(help="Properties file of a broker, for its retention.", show_default=False)
-    ] = None,
+    conf: Annotated[Path | None, typer.Option(help="Properties file of a broker, for its retention.")] = None,
     secure_wipe: Annotated[bool, typer.Option("--secure-wipe", help="Overwrite segments with zeros first.")] = False,
     compact: Annotated[
         bool, typer.Option("--compact", help="Compact first, so that no segment must stay for a compaction topic.")

@@ -29,7 +29,7 @@ def reclaim(
         ),
     ] = None,
     max_bytes_per_second: Annotated[
-        int | None, typer.Option(min=1, help="Maximum bytes to read and write in a second.", show_default=False)
+        int | None, typer.Option(min=1, help="Maximum bytes to read and write in a second.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be rewritten.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,

@@ -20,18 +20,13 @@ from mqstore.cli.status import CLEAN
 def retention(
     directory: Directory,
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic; with a limit, set it.", show_default=False)
+        str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic; with a limit, set it.")
     ] = None,
     keep: Annotated[
-        str | None,
-        typer.Option(metavar="AGE", help='Maximum age of a message: "6h", "7d", or seconds.', show_default=False),
+        str | None, typer.Option(metavar="AGE", help='Maximum age of a message: "6h", "7d", or seconds.')
     ] = None,
-    max_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Maximum bytes of the topic's records.", show_default=False)
-    ] = None,
-    max_messages: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of messages.", show_default=False)
-    ] = None,
+    max_bytes: Annotated[int | None, typer.Option(min=1, help="Maximum bytes of the topic's records.")] = None,
+    max_messages: Annotated[int | None, typer.Option(min=1, help="Maximum number of messages.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the limits of the topic.")] = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,

@@ -67,12 +67,8 @@ def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
 @config.command("show")
 @_verb
 def config_show(
-    directory: Annotated[
-        str | None, typer.Argument(metavar="[DIR]", help="A store; its file lengths win.", show_default=False)
-    ] = None,
-    conf: Annotated[
-        Path | None, typer.Option(help="Properties file of a broker (broker.conf).", show_default=False)
-    ] = None,
+    directory: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A store; its file lengths win.")] = None,
+    conf: Annotated[Path | None, typer.Option(help="Properties file of a broker (broker.conf).")] = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Lists every option with its value, the source of the value, and RocketMQ's name."""

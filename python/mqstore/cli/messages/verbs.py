@@ -48,18 +48,15 @@ def cat(
     directories: Directories,
     topic: Topic = None,
     queue: Queue = None,
-    start: Annotated[int | None, typer.Option(help="First queue offset.", show_default=False)] = None,
-    end: Annotated[int | None, typer.Option(help="Queue offset to stop at, exclusive.", show_default=False)] = None,
+    start: Annotated[int | None, typer.Option(help="First queue offset.")] = None,
+    end: Annotated[int | None, typer.Option(help="Queue offset to stop at, exclusive.")] = None,
     log: Annotated[bool, typer.Option("--log", help="Print in commit log order, without any index.")] = False,
     since: Since = None,
     until: Until = None,
     keys: Annotated[
-        list[str] | None,
-        typer.Option("--key", help="Only messages with this key; repeat for more.", show_default=False),
+        list[str] | None, typer.Option("--key", help="Only messages with this key; repeat for more.")
     ] = None,
-    grep: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.", show_default=False)
-    ] = None,
+    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.")] = None,
     tags: Tags = None,
     sql: Sql = None,
     limit: Limit = None,
@@ -159,13 +156,7 @@ def lookup(
     since: Since = None,
     until: Annotated[
         str | None,
-        typer.Option(
-            "--until",
-            "--end-time",
-            metavar="TIME",
-            help="Only messages stored at or before this time.",
-            show_default=False,
-        ),
+        typer.Option("--until", "--end-time", metavar="TIME", help="Only messages stored at or before this time."),
     ] = None,
     limit: Limit = None,
     body: BodyForm = Body.AUTO,

@@ -444,7 +444,7 @@ class Store(DeliveringStore):
         from mqstore._reports import ReclaimReport
 
         topics = topic_list(erase, one=True) or []
-        return ReclaimReport._of_row(*_native.reclaim(self, dry_run, topics, byte_rate(max_bytes_per_second)))
+        return ReclaimReport._from_row(_native.reclaim(self, dry_run, topics, byte_rate(max_bytes_per_second)))
 
     def delete_topic(self, topic: str, *, erase: bool = False) -> ReclaimReport | None:
         """Removes a topic and the committed offsets of groups in it. The change is durable when this returns.

@@ -254,51 +254,11 @@ class StoreInfo(_Report):
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
-        topics = tuple(
-            TopicInfo(topic, tuple(QueueRange(*queue) for queue in queues)) for topic, queues in values["topics"]
-        )
-        consumers = tuple(
-            GroupInfo(group, topic, tuple(GroupOffset(*queue) for queue in queues))
-            for group, topic, queues in values["consumers"]
-        )
-        dledger = tuple(
-            DledgerInfo(*(*places, committed, current, tuple(DledgerTerm(*term) for term in terms)))
-            for places, (committed, current, terms) in values["dledger"]
-        )
-        lists = {
-            "dledger": dledger,
-            "tiered": tuple(TieredInfo(*found) for found in values["tiered"]),
-            "hours": tuple(HourRate(*hour) for hour in values["hours"]),
-            "topics": topics,
-            "parts": tuple(values["parts"]),
-            "disk": tuple(PartSize(*part) for part in values["disk"]),
-            "consumers": consumers,
-            "popped": tuple(PoppedInfo(*queue) for queue in values["popped"]),
-            "delayed": tuple(
-                DelayedInfo(kind, messages, due, *by_due) for kind, messages, due, by_due in values["delayed"]
-            ),
-            "undecided": tuple(UndecidedInfo(*group) for group in values["undecided"]),
-            "segments_kept_by": tuple(SegmentHolder(*row) for row in values["segments_kept_by"]),
-            "rocksdb_folders": tuple(values["rocksdb_folders"]),
-            "notes": tuple(values["notes"]),
-        }
-        return cls(**{**values, **lists})
+        dledger = [(*places, *rest) for places, rest in values["dledger"]]
+        delayed = [(*facts, *by_due) for *facts, by_due in values["delayed"]]
+        return super(StoreInfo, cls)._from_dict({**values, "dledger": dledger, "delayed": delayed})
 
 
-for _class in (
-    QueueRange,
-    TopicInfo,
-    PartSize,
-    GroupOffset,
-    GroupInfo,
-    PoppedInfo,
-    DelayedInfo,
-    UndecidedInfo,
-    HourRate,
-    DledgerTerm,
-    DledgerInfo,
-    TieredInfo,
-    StoreInfo,
-):
+for _class in [one for one in globals().values() if isinstance(one, type) and one.__module__ == __name__]:
     _class.__module__ = "mqstore"
 del _class

@@ -1,7 +1,7 @@
 """Reports as tables: values with units for people, HTML for notebooks, data frames of pandas and Polars.
 
 The names of the fields say the units: `bytes`, `bytes_*`, `*_bytes` and `*_size` are bytes, `*_timestamp` and `*_due`
-are epoch milliseconds, `seconds` are seconds.
+are epoch milliseconds, `seconds` and `*_seconds` are seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mqstore import _extras
 from mqstore._times import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 # Rows of a list in HTML.
 _SHOWN_ROWS = 100
@@ -59,7 +59,7 @@ def human(name: str, value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        if name == "seconds":
+        if name.endswith("seconds"):
             return duration(value)
         if isinstance(value, int):
             if name in _BYTES or name.startswith("bytes_") or name.endswith(_BYTES_ENDINGS):
@@ -69,25 +69,33 @@ def human(name: str, value: object) -> object:
     return value
 
 
+def grid(items: Iterable[Any], names: Sequence[str], titles: Mapping[str, str]) -> tuple[list[str], list[list[object]]]:
+    """Returns the headings and the cells of a table: a row for each report, or JSON form of one, in `items`.
+
+    The columns are the fields `names`; their headings are these names, except those in `titles`.
+    """
+    headings = [titles.get(name, name.replace("_", " ")) for name in names]
+    return headings, [
+        [human(name, one[name] if isinstance(one, dict) else getattr(one, name)) for name in names] for one in items
+    ]
+
+
 def html(values: dict[str, Any], title: str) -> str:
     """Returns the JSON form of a report as HTML: a table of the simple fields, and one for each list."""
     simple = {name: value for name, value in values.items() if not isinstance(value, list | dict)}
     parts = [f"<strong>{escape(title)}</strong>"]
     if simple:
-        rows = [[name.replace("_", " "), human(name, value)] for name, value in simple.items()]
-        parts.append(_table((), rows))
+        parts.append(_table((), [[name.replace("_", " "), human(name, value)] for name, value in simple.items()]))
     for name, value in values.items():
         if name in simple or not value:
             continue
-        items = [{"name": key, "value": one} for key, one in value.items()] if isinstance(value, dict) else value
-        shown = items[:_SHOWN_ROWS]
         # The elements of a list have one type.
-        columns = tuple(shown[0]) if isinstance(shown[0], dict) else ("",)
-        rows = [[human(column, one[column]) for column in columns] if isinstance(one, dict) else [one] for one in shown]
+        items = _rows(values, name)
+        headings, rows = grid(items[:_SHOWN_ROWS], tuple(items[0]), {name: ""})
         parts.append(f"<p>{escape(name.replace('_', ' '))}</p>")
-        parts.append(_table([column.replace("_", " ") for column in columns], rows))
-        if len(items) > len(shown):
-            parts.append(f"<p>{len(items) - len(shown)} more</p>")
+        parts.append(_table(headings, rows))
+        if len(items) > _SHOWN_ROWS:
+            parts.append(f"<p>{len(items) - _SHOWN_ROWS} more</p>")
     return "\n".join(parts)
 
 

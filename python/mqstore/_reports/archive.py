@@ -119,8 +119,3 @@ class ArchiveRestoreReport(_Report):
     """Whether each segment has the bytes of the archived one; else placeholders replace records of other topics."""
     seconds: float
     """Duration in seconds."""
-
-
-for _class in (ArchiveReport, ArchiveFile, ArchiveQueue, ArchiveVerifyReport, ArchiveRestoreReport):
-    _class.__module__ = "mqstore"
-del _class

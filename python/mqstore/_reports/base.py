@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from functools import cache
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Self, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import pandas as pd
     import polars as pl
@@ -24,7 +26,7 @@ class _Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report in JSON types: dicts, lists, strings and numbers."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+        return {field.name: json_form(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
 
     def to_pandas(self, part: str | None = None) -> pd.DataFrame:
         """Returns the report as a `pandas.DataFrame`. The columns and values are those of `to_dict`.
@@ -64,16 +66,44 @@ class _Report:
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
-        return cls(**values)
+        """Builds the report from its JSON form, in which rows of values can stand for the reports of a list."""
+        kinds = cls._kinds()
+        return cls(**{name: _typed(kinds[name], value) for name, value in values.items()})
+
+    @classmethod
+    @cache
+    def _kinds(cls) -> dict[str, Any]:
+        """Returns the type of each field."""
+        # The initializer remembers the module that defines the class, which `__module__` does not name.
+        return get_type_hints(cls.__init__)
+
+    @classmethod
+    def _from_row(cls, values: Iterable[Any]) -> Self:
+        """Builds the report from the values of its fields, in order."""
+        return cls._from_dict(dict(zip(cls._kinds(), values, strict=False)))
 
 
-def _plain(value: Any) -> Any:
+def _typed(kind: Any, value: Any) -> Any:
+    """Returns a value of the JSON form as the field of type `kind` has it."""
+    if value is None:
+        return None
+    if isinstance(kind, UnionType):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+    if get_origin(kind) is tuple:
+        return tuple(_typed(get_args(kind)[0], item) for item in value)
+    if not (isinstance(kind, type) and issubclass(kind, _Report)):
+        return value
+    return kind._from_dict(value) if isinstance(value, dict) else kind._from_row(value)
+
+
+def json_form(value: Any) -> Any:
+    """Returns a value in JSON types."""
     if isinstance(value, _Report):
         return value.to_dict()
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+    if isinstance(value, tuple | list):
+        return [json_form(item) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: json_form(item) for name, item in value.items()}
     return value
 
 

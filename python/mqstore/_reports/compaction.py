@@ -81,10 +81,3 @@ class RestoreReport(_Report):
     """Queues that were skipped, each as `topic/queue: reason`; complete queues have the reason `nothing is missing`."""
     compaction: CompactionReport | None
     """Result of the compaction of the restored queues; None if there was none."""
-
-    @classmethod
-    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
-        queues = tuple(RestoredQueue(**queue) for queue in values["queues"])
-        done = values["compaction"]
-        compaction = None if done is None else CompactionReport._from_dict(done)
-        return cls(**{**values, "queues": queues, "skipped": tuple(values["skipped"]), "compaction": compaction})

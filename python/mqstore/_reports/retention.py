@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 from mqstore._reports.base import _Report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +117,6 @@ class ReclaimReport(_Report):
         """Bytes of disk space that were freed; 0 for a dry run."""
         return sum(segment.reclaimed_bytes for segment in self.segments)
 
-    @classmethod
-    def _of_row(
-        cls,
-        dry_run: bool,
-        topics: Iterable[tuple[str, int, int, int, int]],
-        segments: Iterable[tuple[str, int, int, int, int, int, int]],
-        kept: Iterable[tuple[str, int, int, int, str]],
-    ) -> Self:
-        return cls(
-            dry_run,
-            tuple(ReclaimedTopic(*row) for row in topics),
-            tuple(ReclaimedSegment(*row) for row in segments),
-            tuple(KeptSegment(*row) for row in kept),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentHolder(_Report):
@@ -213,14 +195,6 @@ class ExpireReport(_Report):
     topics: tuple[ExpiredTopic, ...] = ()
     """Topics whose own retention hides messages, by name."""
 
-    @classmethod
-    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
-        files = tuple(ExpiredFile(**file) for file in values["files"])
-        kept_by = tuple(SegmentHolder(*row) for row in values["kept_by"])
-        topics = tuple(ExpiredTopic(*row) for row in values["topics"])
-        kept = tuple(values["kept"])
-        return cls(**{**values, "files": files, "kept": kept, "kept_by": kept_by, "topics": topics})
-
 
 @dataclass(frozen=True, slots=True)
 class StoreEvent(_Report):
@@ -234,8 +208,3 @@ class StoreEvent(_Report):
     """File of the event, or None."""
     detail: str
     """Description."""
-
-    @classmethod
-    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
-        file = values["file"]
-        return cls(values["kind"], None if file is None else ExpiredFile(**file), values["detail"])

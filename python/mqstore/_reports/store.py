@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
 
 from mqstore._reports.base import _Report
-from mqstore._reports.retention import SegmentHolder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from mqstore._reports.retention import SegmentHolder  # noqa: TC001 - the type of a field
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +102,3 @@ class StoreStats(_Report):
     segments_kept_by: tuple[SegmentHolder, ...] = ()
     """Messages that keep the oldest segment that is due by age, by log offset: of each group in each topic the first
     unfinished one, and the first delayed message and half message. Empty in a store opened for reading."""
-
-    @classmethod
-    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
-        kept_by = tuple(SegmentHolder(*row) for row in values["segments_kept_by"])
-        return cls(**{**values, "segments_kept_by": kept_by})

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 import mqstore
-from mqstore._admin.tables import moment, size
 from mqstore._archive.place import ArchivePlace
 from mqstore._store import when_unlocked
 from mqstore.cli import render
@@ -28,8 +27,8 @@ from mqstore.cli.options import (
     options_of,
 )
 from mqstore.cli.render import Format
-from mqstore.cli.results import print_removed
-from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
+from mqstore.cli.results import remove_objects
+from mqstore.cli.status import CLEAN, PROBLEMS
 
 # Not a Path, which would change a URL.
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.")]
@@ -80,8 +79,7 @@ def archive(
                     raise typer.BadParameter(f"the archive of the store is {known}; remove it with --remove first")
                 store.archive.configure(target, older_than=age, topics=topics or None, level=level)
                 report = store.archive.run(progress=bar)
-    if not render.machine(report.to_dict(), form):
-        render.report(report.to_dict())
+    render.result(report, form)
     if report.missing_bytes:
         render.note(f"{report.missing_bytes:,} bytes of the log were deleted before they were archived")
     return CLEAN
@@ -96,19 +94,9 @@ def archive_files(
 ) -> int:
     """Lists the files of an archive."""
     files = mqstore.Archive(target).files(topic)
-    if not render.machine([one.to_dict() for one in files], form):
-        rows = [
-            (
-                one.topic or "",
-                one.rows,
-                size(one.bytes),
-                _moment_of(one.first_timestamp),
-                _moment_of(one.last_timestamp),
-                one.path,
-            )
-            for one in files
-        ]
-        render.table(("topic", "records", "bytes", "first", "last", "file"), rows)
+    if not render.machine(files, form):
+        titles = {"rows": "records", "bytes": "bytes", "first_timestamp": "first", "last_timestamp": "last"}
+        render.listing(files, "topic", *titles, "path", path="file", **titles)
     return CLEAN
 
 
@@ -124,10 +112,10 @@ def archive_verify(
     """Reads all files of an archive and compares their records with the checksums of the log."""
     with render.progress("reading the archive") as bar:
         report = mqstore.Archive(target).verify(rebuild_manifest=rebuild_manifest, progress=bar)
-    if not render.machine(report.to_dict(), form):
+    if form is Format.TABLE:
         for problem in report.problems:
             print(render.plain(problem))
-        render.report(report.to_dict(), ("problems",))
+    render.result(report, form, "problems")
     return CLEAN if report.ok else PROBLEMS
 
 
@@ -148,8 +136,7 @@ def archive_restore(
         report = mqstore.Archive(target).restore(
             directory, topics=topics or None, since=first, until=last, options=options_of(conf), progress=bar
         )
-    if not render.machine(report.to_dict(), form):
-        render.report(report.to_dict())
+    render.result(report, form)
     return CLEAN
 
 
@@ -165,22 +152,4 @@ def archive_clean(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Removes the files that failed runs left in an archive, and manifests that newer ones have replaced."""
-    age = age_of("--older-than", older_than)
-    found = mqstore.Archive(target)
-    plan = found.clean(older_than=age, dry_run=True)
-    if not dry_run and plan.objects:
-        question = f"Remove these {len(plan.objects)} objects?"
-        otherwise = f"{len(plan.objects)} objects would be removed; pass --yes to do it, or --dry-run to list them"
-        if form is Format.TABLE:
-            print_removed(plan, form)
-        if not render.confirmed(question, otherwise, yes=yes):
-            return USAGE
-        plan = found.clean(older_than=age)
-    print_removed(plan, form)
-    if dry_run:
-        render.dry_run()
-    return CLEAN
-
-
-def _moment_of(time_ms: int | None) -> str:
-    return "" if time_ms is None else moment(time_ms)
+    return remove_objects(mqstore.Archive(target).clean, older_than, form, dry_run=dry_run, yes=yes)

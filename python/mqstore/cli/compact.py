@@ -86,22 +86,24 @@ def compact(
     skipped = [text for text in report.skipped if not text.endswith(": unchanged")]
     if not render.machine(report.to_dict(), form):
         values = {**report.to_dict(), "queues_unchanged": len(report.skipped) - len(skipped)}
-        render.report(values, but=("skipped", "job_id"))
-    for text in skipped:
-        render.note(f"skipped: {text}")
-    if dry_run:
-        render.dry_run()
-    return PROBLEMS if skipped else CLEAN
+        render.report(values, "skipped", "job_id")
+    return _tell_skipped(skipped, dry_run)
 
 
 def _tell_restored(report: mqstore.RestoreReport, form: Format) -> int:
     skipped = [text for text in report.skipped if not text.endswith(": nothing is missing")]
-    if report.dry_run:
-        render.dry_run()
-    if not render.machine(report.to_dict(), form):
-        rows = [(each.topic, each.queue_id, each.until, each.messages, each.resumed) for each in report.queues]
-        render.table(("topic", "queue", "lost before", "messages copied", "copied before"), rows)
-        render.pairs([("queues restored", len(rows)), ("queues complete", len(report.skipped) - len(skipped))])
+    if not render.machine(report, form):
+        titles = {"until": "lost before", "messages": "messages copied", "resumed": "copied before"}
+        render.listing(report.queues, "topic", "queue_id", *titles, **titles)
+        complete = len(report.skipped) - len(skipped)
+        render.pairs([("queues restored", len(report.queues)), ("queues complete", complete)])
+    return _tell_skipped(skipped, report.dry_run)
+
+
+def _tell_skipped(skipped: list[str], dry_run: bool) -> int:
+    """Prints the queues that were skipped, and returns the exit status."""
     for text in skipped:
         render.note(f"skipped: {text}")
+    if dry_run:
+        render.note_dry_run()
     return PROBLEMS if skipped else CLEAN

@@ -179,17 +179,16 @@ def copy_topic(
             progress=bar,
         )
         done = when_unlocked(wait, run)
-    values = done.to_dict()
-    if not render.machine(values, form):
-        moved, gaps, held = (values.pop(name) for name in ("groups", "gaps", "held_groups"))
-        render.report(values)
-        for headings, rows in (
-            (("group", "topic", "queue", "offset"), moved),
-            (("topic", "queue", "missing from", "to"), gaps),
-            (("held group", "topic", "queue", "offset"), held),
-        ):
-            if rows:
-                render.table(headings, [tuple(one.values()) for one in rows])
+    if not render.machine(done, form):
+        render.report(done.to_dict(), "groups", "gaps", "held_groups")
+        offset = ("topic", "queue_id", "offset")
+        if done.groups:
+            render.listing(done.groups, "group", *offset)
+        if done.gaps:
+            titles = {"first_offset": "missing from", "end_offset": "to"}
+            render.listing(done.gaps, "topic", "queue_id", *titles, **titles)
+        if done.held_groups:
+            render.listing(done.held_groups, "group", *offset, group="held group")
     if over_gaps or not (done.gaps or done.held_groups):
         return CLEAN
     render.note("the source no longer has some messages; held groups have not read all of them: see --over-gaps")
@@ -223,17 +222,12 @@ def import_(
             plan = replace(
                 mqstore.import_(directory, source, format=chosen, topic=topic, dry_run=True), source=str(file)
             )
-        if dry_run or not plan.messages:
-            _print(plan, form)
-            if dry_run:
-                render.dry_run()
-            return CLEAN
-        if form is Format.TABLE:
-            _print(plan, form)
         question = f"Append these {plan.messages} messages to {directory}?"
         otherwise = f"{plan.messages} messages would be appended; pass --yes to append them, or --dry-run"
-        if not render.confirmed(question, otherwise, yes=yes):
-            return USAGE
+        show, changes = partial(_print, plan, form), bool(plan.messages)
+        status = render.planned(show, form, question, otherwise, changes=changes, dry_run=dry_run, yes=yes)
+        if status is not None:
+            return status
         with render.progress("importing") as bar:
             run = partial(
                 mqstore.import_,
@@ -263,8 +257,7 @@ def snapshot(
     """Copies the store to a new folder as it is now, even while another process writes it."""
     with mqstore.open(directory) as store, render.progress("copying") as bar:
         report = store.snapshot(output, progress=bar)
-    if not render.machine(report.to_dict(), form):
-        render.report(report.to_dict())
+    render.result(report, form)
     return CLEAN
 
 

@@ -101,16 +101,8 @@ def lag(directory: Directory, group: AnyGroup = None, form: ReportForm = Format.
 
 def print_lag(found: list[GroupLag], form: Format) -> None:
     """Prints the progress of groups."""
-    if not render.machine([one.to_dict() for one in found], form):
-        rows = [
-            (one.group, one.topic, one.queue_id, one.offset, _or_none(one.max_offset), _or_none(one.lag))
-            for one in found
-        ]
-        render.table(("group", "topic", "queue", "offset", "end", "lag"), rows)
-
-
-def _or_none(value: int | None) -> object:
-    return "-" if value is None else value
+    if not render.machine(found, form):
+        render.listing(found, "group", "topic", "queue_id", "offset", "max_offset", "lag", max_offset="end")
 
 
 def _end(queue: mqstore.GroupOffset) -> int | None:
@@ -144,7 +136,7 @@ def reset(
     if form is Format.TABLE or dry_run:
         _print_resets(plan, form)
     if dry_run:
-        render.dry_run()
+        render.note_dry_run()
         return CLEAN
     question = f"Move the group {group} in these {len(plan)} queues?"
     otherwise = f"{len(plan)} queues would be moved; pass --yes to do it, or --dry-run to list them"
@@ -183,9 +175,8 @@ def _resets(store: mqstore.Store, group: str, topic: str | None, to: str, when: 
 
 
 def _print_resets(plan: list[OffsetReset], form: Format) -> None:
-    if not render.machine([one.to_dict() for one in plan], form):
-        rows = [(one.topic, one.queue_id, _or_none(one.from_offset), one.to_offset) for one in plan]
-        render.table(("topic", "queue", "from offset", "to offset"), rows)
+    if not render.machine(plan, form):
+        render.listing(plan, "topic", "queue_id", "from_offset", "to_offset")
 
 
 def _known(directory: Directory, group: str) -> None:
@@ -240,9 +231,9 @@ def redrive(
     with mqstore.open(directory) as store:
         waiting = list(islice(_dead(store, _DEAD_LETTERS + group, start), limit))
     if not waiting or dry_run:
-        _print_redriven(Redriven(group, len(waiting), dry_run), form)
+        render.result(Redriven(group, len(waiting), dry_run), form)
         if dry_run:
-            render.dry_run()
+            render.note_dry_run()
         return CLEAN
     question = f"Append {len(waiting)} dead letters to their topics again?"
     otherwise = f"{len(waiting)} dead letters would be redriven; pass --yes to do it, or --dry-run"
@@ -252,13 +243,8 @@ def redrive(
     origin = next((properties[name] for name in _ORIGINS if name in properties), waiting[0].topic)
     with mqstore.open(directory, "rw", lock_timeout=wait) as store, store.work_queue(origin, group) as queue:
         moved = queue.redrive(limit)
-    _print_redriven(Redriven(group, moved, dry_run=False), form)
+    render.result(Redriven(group, moved, dry_run=False), form)
     return CLEAN
-
-
-def _print_redriven(done: Redriven, form: Format) -> None:
-    if not render.machine(done.to_dict(), form):
-        render.report(done.to_dict())
 
 
 def _redriven_offsets(directory: Directory) -> dict[str, int]:

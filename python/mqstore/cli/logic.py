@@ -94,7 +94,7 @@ def logic_list(brokers: Brokers, topic: Topic = None, form: ReportForm = Format.
         found = LogicTopics(
             tuple(LogicTopic(name, tuple(logic.queues(name))) for name in _names(logic, topic)), logic.problems
         )
-    if not render.machine(found.to_dict(), form):
+    if not render.machine(found, form):
         _print_queues(found)
     return PROBLEMS if found.problems else CLEAN
 
@@ -186,9 +186,7 @@ def logic_export(
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
-    report = LogicExport(str(out), kind, messages, size)
-    if not render.machine(report.to_dict(), form):
-        render.report(report.to_dict())
+    render.result(LogicExport(str(out), kind, messages, size), form)
     return CLEAN
 
 
@@ -229,30 +227,15 @@ def _kind(out: Path, to: To | None) -> str:
 
 
 def _print_queues(found: LogicTopics) -> None:
-    queues = [
-        (one.topic, queue.queue_id, queue.min_offset, queue.max_offset, queue.messages, queue.undecided_messages)
-        for one in found.topics
-        for queue in one.queues
-    ]
-    render.table(("topic", "logic queue", "min offset", "max offset", "messages", "without offset"), queues)
-    parts = [
-        (
-            one.topic,
-            queue.queue_id,
-            part.generation,
-            "-" if part.logic_offset is None else part.logic_offset,
-            part.broker,
-            part.queue_id,
-            part.start_offset,
-            "-" if part.end_offset is None else part.end_offset,
-            "yes" if part.is_here else "no",
-        )
-        for one in found.topics
-        for queue in one.queues
-        for part in queue.parts
-    ]
-    headings = ("topic", "logic queue", "part", "from offset", "broker", "queue", "queue from", "queue to", "here")
-    render.table(headings, parts)
+    queues = [{"topic": one.topic, **queue.to_dict()} for one in found.topics for queue in one.queues]
+    names = ("topic", "queue_id", "min_offset", "max_offset", "messages", "undecided_messages")
+    render.listing(queues, *names, queue_id="logic queue", undecided_messages="without offset")
+    parts = [{"topic": one["topic"], "queue": one["queue_id"], **part} for one in queues for part in one["parts"]]
+    titles = {
+        "queue": "logic queue", "generation": "part", "logic_offset": "from offset", "broker": "broker",
+        "queue_id": "queue", "start_offset": "queue from", "end_offset": "queue to", "is_here": "here",
+    }  # fmt: skip
+    render.listing(parts, "topic", *titles, **titles)
     for text in found.problems:
         render.note_later(text)
 

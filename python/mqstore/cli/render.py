@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mqstore import _native
-from mqstore._admin.tables import human, moment
+from mqstore._admin.tables import grid, human, moment
+from mqstore._reports.base import json_form
+from mqstore.cli.status import CLEAN, USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mqstore import Progress, Store, StoredMessage
+    from mqstore._reports import _Report
 
 
 class Format(StrEnum):
@@ -93,7 +96,7 @@ def print_notes() -> None:
         note(text)
 
 
-def dry_run() -> None:
+def note_dry_run() -> None:
     """Says, after the result, that nothing was changed."""
     note_later("this was a dry run: nothing was changed")
 
@@ -234,12 +237,32 @@ def _waiting(record: dict[str, Any]) -> str:
     return text
 
 
-def machine(found: dict[str, Any] | list[dict[str, Any]], form: Format) -> bool:
-    """Prints a result in a machine format. Returns False without output if `form` is for people."""
+def planned(
+    show: Callable[[], None], form: Format, question: str, otherwise: str, *, changes: bool, dry_run: bool, yes: bool
+) -> int | None:
+    """Shows the plan of a verb and asks whether to make its changes: see `confirmed`.
+
+    Returns the exit status if the verb ends here: a dry run, no changes, or no consent. None makes the changes.
+    """
+    if dry_run or not changes:
+        show()
+        if dry_run:
+            note_dry_run()
+        return CLEAN
+    if form is Format.TABLE:
+        show()
+    return None if confirmed(question, otherwise, yes=yes) else USAGE
+
+
+def machine(found: Any, form: Format) -> bool:
+    """Prints a report, a list of reports, or the JSON form of one, in a machine format.
+
+    Returns False without output if `form` is for people.
+    """
     if form is Format.JSON:
-        document(found)
+        document(json_form(found))
     elif form is Format.JSONL:
-        lines(found if isinstance(found, list) else [found])
+        lines(json_form(found) if isinstance(found, list) else [json_form(found)])
     return form is not Format.TABLE
 
 
@@ -287,16 +310,25 @@ def lines(values: Iterable[object]) -> None:
         sys.stdout.write(dump(value) + "\n")
 
 
+def result(found: _Report, form: Format, *but: str) -> None:
+    """Prints a report: in a machine format, or its fields for people without those in `but`."""
+    if not machine(found, form):
+        report(found.to_dict(), *but)
+
+
 def facts(values: dict[str, Any]) -> None:
     """Prints values in two columns, with the units of their names."""
-    shown = {name: human(name, value) for name, value in values.items()}
-    pairs([(name, dump(value) if isinstance(value, dict | list) else value) for name, value in shown.items()])
+    pairs([(name, _fact(name, value)) for name, value in values.items()])
 
 
-def report(values: dict[str, Any], but: Sequence[str] = ()) -> None:
+def report(values: dict[str, Any], *but: str) -> None:
     """Prints the fields of a report in two columns, except those in `but`, with their units."""
-    units = {name: human(name, value) for name, value in values.items() if name not in ("dry_run", *but)}
-    facts({name.replace("_", " "): value for name, value in units.items()})
+    shown = {name: _fact(name, value) for name, value in values.items() if name not in ("dry_run", *but)}
+    pairs([(name.replace("_", " "), value) for name, value in shown.items()])
+
+
+def _fact(name: str, value: object) -> object:
+    return dump(value) if isinstance(value, dict | list) else human(name, value)
 
 
 def pairs(values: Sequence[tuple[str, object]]) -> None:
@@ -304,6 +336,14 @@ def pairs(values: Sequence[tuple[str, object]]) -> None:
     width = max(len(name) for name, _ in values)
     for name, value in values:
         sys.stdout.write(f"{name:<{width}}  {plain(str(value))}\n")
+
+
+def listing(items: Iterable[Any], *names: str, **titles: str) -> None:
+    """Prints a table with a row for each report in `items`: the fields `names`, with their units.
+
+    The headings are the names of the fields, except those in `titles`.
+    """
+    table(*grid(items, names, {"queue_id": "queue", **titles}))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import mqstore
-from mqstore._admin.tables import human, size
+from mqstore._admin.tables import human
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
@@ -32,7 +32,7 @@ def verify(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     def check(directory: str) -> int:
         with render.progress() as bar:
             report = mqstore.verify(directory, progress=bar)
-        if not stores.machine(directory, report.to_dict()):
+        if not stores.machine(directory, report):
             render.facts({"ok": report.ok, "messages": report.messages, "bytes": report.bytes})
             _problem_tables(report.problems)
         return CLEAN if report.ok else PROBLEMS
@@ -54,12 +54,11 @@ def rebuild(
     with render.progress("building queues and index") as bar:
         run = partial(mqstore.rebuild, directory, dry_run=dry_run, options=options, progress=bar)
         report = when_unlocked(wait, run)
-    if not render.machine(report.to_dict(), form):
-        render.report(report.to_dict(), but=("skipped",))
-        for text in report.skipped:
-            render.note(text)
+    render.result(report, form, "skipped")
+    for text in report.skipped if form is Format.TABLE else ():
+        render.note(text)
     if dry_run:
-        render.dry_run()
+        render.note_dry_run()
     return PROBLEMS if report.skipped else CLEAN
 
 
@@ -102,16 +101,15 @@ def repair(
 
 def _repair_report(report: mqstore.RepairReport, form: Format) -> None:
     if report.dry_run:
-        render.dry_run()
-    if render.machine(report.to_dict(), form):
+        render.note_dry_run()
+    if render.machine(report, form):
         return
     render.facts({"ok": report.ok, "changed": report.changed, "messages": report.messages})
     if report.lost:
-        lost = [(one.path, one.offset, size(one.bytes), one.reason, one.kept_as or "-") for one in report.lost]
-        render.table(("lost in", "offset", "bytes", "reason", "kept as"), lost)
+        render.listing(report.lost, "path", "offset", "bytes", "reason", "kept_as", path="lost in")
     if report.queue_offsets:
-        offsets = [(one.topic, one.queue_id, one.from_offset, one.to_offset) for one in report.queue_offsets]
-        render.table(("topic", "queue", "no record from", "to before"), offsets)
+        titles = {"from_offset": "no record from", "to_offset": "to before"}
+        render.listing(report.queue_offsets, "topic", "queue_id", *titles, **titles)
     if report.actions:
         render.table(("would be done" if report.dry_run else "done",), [(text,) for text in report.actions])
     if report.dry_run and report.problems:

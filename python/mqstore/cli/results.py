@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import mqstore
-from mqstore._admin.tables import moment, size
+from mqstore._admin.tables import size
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.options import ReportForm, age_of
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN, USAGE
+from mqstore.cli.status import CLEAN
 
 # Not a Path, which would change a URL.
 Url = Annotated[str, typer.Argument(metavar="URL", help="URL of the result.")]
@@ -29,8 +31,7 @@ def fetch(
     """Assembles a directory from a result at a URL, and checks every file; run it again to resume it."""
     with render.progress("fetching") as bar:
         report = mqstore.fetch(_url(url), directory, progress=bar)
-    if not render.machine(report.to_dict(), form):
-        render.report(report.to_dict())
+    render.result(report, form)
     return CLEAN
 
 
@@ -46,25 +47,26 @@ def clean(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Removes the objects that failed writes of a result left at a URL."""
+    return remove_objects(partial(mqstore.clean, _url(url)), older_than, form, dry_run=dry_run, yes=yes)
+
+
+def remove_objects(
+    clean: Callable[..., mqstore.CleanReport], older_than: str, form: Format, *, dry_run: bool, yes: bool
+) -> int:
+    """Removes what `clean` finds, after a question, and returns the exit status."""
     age = age_of("--older-than", older_than)
-    plan = mqstore.clean(_url(url), older_than=age, dry_run=True)
-    if dry_run or not plan.objects:
-        print_removed(plan, form)
-        if dry_run:
-            render.dry_run()
-        return CLEAN
-    if form is Format.TABLE:
-        print_removed(plan, form)
+    plan = clean(older_than=age, dry_run=True)
     question = f"Remove these {len(plan.objects)} objects?"
     otherwise = f"{len(plan.objects)} objects would be removed; pass --yes to do it, or --dry-run to list them"
-    if not render.confirmed(question, otherwise, yes=yes):
-        return USAGE
-    done = mqstore.clean(url, older_than=age)
-    if form is Format.TABLE:
-        render.note(f"removed {len(done.objects)} objects with {size(done.bytes)}")
-    else:
-        print_removed(done, form)
-    return CLEAN
+    show = partial(_print_removed, plan, form)
+    status = render.planned(show, form, question, otherwise, changes=bool(plan.objects), dry_run=dry_run, yes=yes)
+    if status is None:
+        done = clean(older_than=age)
+        if form is Format.TABLE:
+            render.note(f"removed {len(done.objects)} objects with {size(done.bytes)}")
+        else:
+            _print_removed(done, form)
+    return CLEAN if status is None else status
 
 
 def _url(text: str) -> str:
@@ -75,9 +77,7 @@ def _url(text: str) -> str:
     return text
 
 
-def print_removed(report: mqstore.CleanReport, form: Format) -> None:
-    """Prints the objects that a `clean` has removed, or would remove."""
-    if not render.machine(report.to_dict(), form):
-        rows = [(one.path, size(one.bytes), moment(one.changed_timestamp)) for one in report.objects]
-        render.table(("object", "bytes", "changed"), rows)
-        render.facts({"objects": len(rows), "bytes": report.bytes, "kept": report.kept})
+def _print_removed(report: mqstore.CleanReport, form: Format) -> None:
+    if not render.machine(report, form):
+        render.listing(report.objects, "path", "bytes", "changed_timestamp", path="object", changed_timestamp="changed")
+        render.facts({"objects": len(report.objects), "bytes": report.bytes, "kept": report.kept})

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mqstore._admin.tables import human, size
 from mqstore._remote.glob import is_pattern
 from mqstore._store import when_unlocked
 from mqstore.cli import render
@@ -19,6 +18,7 @@ from mqstore.cli.options import Directory, LockTimeout, ReportForm, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, FAILED, PROBLEMS
 from mqstore.cli.stores import Directories
+from mqstore.cli.write import named_values
 
 if TYPE_CHECKING:
     from mqstore import spark as jobs
@@ -68,14 +68,8 @@ def verify(
         )
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
-        columns = ("store", "ok", "messages", "size", "problems")
-        render.table(
-            columns,
-            [
-                (path, "yes" if each.ok else "no", each.messages, size(each.bytes), len(each.problems))
-                for path, each in found.items()
-            ],
-        )
+        counted = [{**row, "problems": len(row["problems"])} for row in rows]
+        render.listing(counted, "path", "ok", "messages", "bytes", "problems", path="store", bytes="size")
     return _status(found, PROBLEMS if any(not each.ok for each in found.values()) else CLEAN)
 
 
@@ -99,13 +93,12 @@ def rebuild(
         )
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
-        columns = ("store", "messages", "queues", "index entries")
-        render.table(columns, [(path, each.messages, each.queues, each.index_entries) for path, each in found.items()])
+        render.listing(rows, "path", "messages", "queues", "index_entries", path="store")
         for each in found.values():
             for text in each.skipped:
                 render.note(text)
     if dry_run:
-        render.dry_run()
+        render.note_dry_run()
     return _status(found, PROBLEMS if any(each.skipped for each in found.values()) else CLEAN)
 
 
@@ -128,8 +121,7 @@ def compact(
 
     wait = lock_wait(lock_timeout)
     if output is not None and len(directories) > 1:
-        msg = "--output is for one store"
-        raise typer.BadParameter(msg)
+        raise typer.BadParameter("--output is for one store")
     with _session(master) as session, render.progress("compacting", share=True) as bar:
         call: Any = partial(
             jobs.compact,
@@ -148,17 +140,13 @@ def compact(
             found = jobs.Reports({output: when_unlocked(wait, lambda: call(directories[0], output=output))})
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
-        columns = ("store", "messages", "kept", "keys", "time")
-        cells = [
-            (path, each.messages_before, each.messages_after, each.keys, human("seconds", each.seconds))
-            for path, each in found.items()
-        ]
-        render.table(columns, cells)
+        titles = {"messages_before": "messages", "messages_after": "kept", "keys": "keys", "seconds": "time"}
+        render.listing(rows, "path", *titles, path="store", **titles)
         for path, each in found.items():
             for text in each.skipped:
                 render.note(f"{path}: left out {text}" if len(found) > 1 else f"left out {text}")
     if dry_run:
-        render.dry_run()
+        render.note_dry_run()
     return _status(found, PROBLEMS if any(each.skipped for each in found.values()) else CLEAN)
 
 
@@ -178,29 +166,20 @@ def export(
     """Writes messages to a folder of Parquet or Arrow files."""
     from mqstore import spark as jobs
 
-    given: dict[str, Any] = {}
-    for option in options or ():
-        name, equals, value = option.partition("=")
-        if not equals:
-            msg = f"{option!r} is not NAME=VALUE"
-            raise typer.BadParameter(msg)
-        given[name] = value
+    given: dict[str, Any] = named_values("--option", options)
     if to not in ("parquet", "arrow"):
-        msg = f"--to must be parquet or arrow, not {to!r}"
-        raise typer.BadParameter(msg)
+        raise typer.BadParameter(f"--to must be parquet or arrow, not {to!r}")
     with _session(master) as session, render.progress("exporting", share=True) as bar:
         skips = _on_error([directory])
         found = jobs.export(
             session, directory, out, format=to, overwrite=overwrite, progress=bar, on_error=skips, **given
         )
     if not isinstance(found, jobs.Reports):
-        if not render.machine(found.to_dict(), form):
-            render.report(found.to_dict())
+        render.result(found, form)
         return CLEAN
-    if not render.machine([{"store": path, **report.to_dict()} for path, report in found.items()], form):
-        columns = ("store", "messages", "size", "left out")
-        cells = [(path, each.messages, size(each.bytes), each.skipped) for path, each in found.items()]
-        render.table(columns, cells)
+    rows = [{"store": path, **report.to_dict()} for path, report in found.items()]
+    if not render.machine(rows, form):
+        render.listing(rows, "store", "messages", "bytes", "skipped", bytes="size", skipped="left out")
     return _status(found, CLEAN)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqstore._remote.glob import expanded, is_pattern, shown
+from mqstore._reports.base import json_form
 from mqstore.cli import render
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, FAILED
@@ -68,11 +69,12 @@ class Stores:
         """Returns the member `store` of the JSON objects of a store; nothing for a single store."""
         return {"store": shown(place)} if self.are_many else {}
 
-    def machine(self, place: str, found: dict[str, Any] | list[dict[str, Any]]) -> bool:
+    def machine(self, place: str, found: Any) -> bool:
         """Prints the result of a store in a machine format. Returns False without output if it is for people."""
         if not self.are_many:
             return render.machine(found, self._form)
-        objects = [{**self.member(place), **one} for one in (found if isinstance(found, list) else [found])]
+        values = json_form(found)
+        objects = [{**self.member(place), **one} for one in (values if isinstance(values, list) else [values])]
         if self._form is Format.JSON:
             self._objects += objects
             return True

@@ -267,8 +267,8 @@ def delete_topic(
     with mqstore.open(directory) as store:
         messages = sum(queue.count for queue in store.queues(topic))
     if dry_run:
-        _print_deleted(DeletedTopic(topic, messages, dry_run=True), form)
-        render.dry_run()
+        render.result(DeletedTopic(topic, messages, dry_run=True), form)
+        render.note_dry_run()
         return CLEAN
     what = f"the topic {topic} with {messages} messages"
     if not render.confirmed(f"Delete {what}?", f"{what} would be deleted; pass --yes, or --dry-run", yes=yes):
@@ -277,10 +277,5 @@ def delete_topic(
         erased = store.delete_topic(topic, erase=erase)
     for kept in () if erased is None else erased.kept:
         render.note(f"kept: {kept.path}, with {kept.dead_bytes} bytes of the topic: {kept.reason}")
-    _print_deleted(DeletedTopic(topic, messages, dry_run=False), form)
+    render.result(DeletedTopic(topic, messages, dry_run=False), form)
     return CLEAN
-
-
-def _print_deleted(done: DeletedTopic, form: Format) -> None:
-    if not render.machine(done.to_dict(), form):
-        render.report(done.to_dict())

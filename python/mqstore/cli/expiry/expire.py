@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait, options_of
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN, USAGE
+from mqstore.cli.status import CLEAN
 
 if TYPE_CHECKING:
     from mqstore.types import RetentionPolicy
@@ -76,18 +77,14 @@ def expire(
     # Only a real run starts the times of the groups that keep segments.
     starts = group_timeout is not None and bool(plan.kept_by)
     deletes = bool(plan.files or plan.topics or (plan.kept and compact))
-    if dry_run or not (deletes or starts):
-        _expire_report(plan, form)
-        _tell_kept(plan)
-        if dry_run:
-            render.dry_run()
-        return CLEAN
-    if form is Format.TABLE:
-        _expire_report(plan, form)
     question, what = _expire_texts(plan, deletes=deletes, compact=compact)
     otherwise = f"{what}; pass --yes to do it, or --dry-run to list what is due"
-    if not render.confirmed(question, otherwise, yes=yes):
-        return USAGE
+    show, changes = partial(_expire_report, plan, form), deletes or starts
+    status = render.planned(show, form, question, otherwise, changes=changes, dry_run=dry_run, yes=yes)
+    if status == CLEAN:
+        _tell_kept(plan)
+    if status is not None:
+        return status
     with render.progress("recovering the store") as bar:
         opened = mqstore.open(directory, "rw", options=options, progress=bar, lock_timeout=wait)
     with opened as store:
@@ -132,13 +129,9 @@ def _expire_texts(plan: mqstore.ExpireReport, *, deletes: bool, compact: bool) -
 
 
 def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:
-    if not render.machine(report.to_dict(), form):
-        rows = [
-            (file.kind, file.path, size(file.bytes), file.first_offset, file.last_offset, file.reason)
-            for file in report.files
-        ]
-        if report.topics:
-            hidden = [(one.topic, one.messages, one.floor) for one in report.topics]
-            render.table(("topic", "hidden messages", "floor"), hidden)
-        render.table(("kind", "path", "size", "first offset", "last offset", "reason"), rows)
-        render.facts({"files": len(rows), "bytes": report.bytes, "log starts at": report.log_min_offset})
+    if render.machine(report, form):
+        return
+    if report.topics:
+        render.listing(report.topics, "topic", "messages", "floor", messages="hidden messages")
+    render.listing(report.files, "kind", "path", "bytes", "first_offset", "last_offset", "reason", bytes="size")
+    render.facts({"files": len(report.files), "bytes": report.bytes, "log starts at": report.log_min_offset})

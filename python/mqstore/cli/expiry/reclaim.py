@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, lock_wait
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN, USAGE
+from mqstore.cli.status import CLEAN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,17 +43,12 @@ def reclaim(
         opened = mqstore.open(directory, "rw", progress=bar, lock_timeout=wait)
     with opened as store:
         plan = store.reclaim(dry_run=True, erase=erase, max_bytes_per_second=max_bytes_per_second)
-        if dry_run or not plan.segments:
-            print_reclaimed(plan, form)
-            if dry_run:
-                render.dry_run()
-            return CLEAN
         what = f"{len(plan.segments)} segments"
-        if form is Format.TABLE:
-            print_reclaimed(plan, form)
         otherwise = f"{what} would be rewritten; pass --yes to do it, or --dry-run to list them"
-        if not render.confirmed(f"Rewrite {what}?", otherwise, yes=yes):
-            return USAGE
+        show, changes = partial(print_reclaimed, plan, form), bool(plan.segments)
+        status = render.planned(show, form, f"Rewrite {what}?", otherwise, changes=changes, dry_run=dry_run, yes=yes)
+        if status is not None:
+            return status
         done = store.reclaim(erase=erase, max_bytes_per_second=max_bytes_per_second)
     if form is Format.TABLE:
         planned = {segment.path for segment in plan.segments}
@@ -65,10 +61,10 @@ def reclaim(
 
 def print_reclaimed(report: mqstore.ReclaimReport, form: Format) -> None:
     """Prints the report of `reclaim`."""
-    if render.machine(report.to_dict(), form):
+    if render.machine(report, form):
         return
-    rows = [(one.topic, size(one.live_bytes), size(one.dead_bytes), size(one.estimated_bytes)) for one in report.topics]
-    render.table(("topic", "live", "dead", "estimated"), rows)
+    titles = {"live_bytes": "live", "dead_bytes": "dead", "estimated_bytes": "estimated"}
+    render.listing(report.topics, "topic", *titles, **titles)
     for segment in report.segments:
         verb = "would free" if report.dry_run else "freed"
         freed = segment.estimated_bytes if report.dry_run else segment.reclaimed_bytes

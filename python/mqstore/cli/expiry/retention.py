@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 import mqstore
-from mqstore._admin.tables import duration, size
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait
@@ -54,19 +53,8 @@ def retention(
 
 def _print(found: list[mqstore.TopicRetention], topic: str | None, form: Format) -> None:
     shown = [one for one in found if topic in (None, one.topic)]
-    if not render.machine([one.to_dict() for one in shown], form):
-        rows = [
-            (
-                one.topic,
-                "-" if one.keep_seconds is None else duration(one.keep_seconds),
-                "-" if one.max_bytes is None else size(one.max_bytes),
-                "-" if one.max_messages is None else one.max_messages,
-                one.floor,
-                size(one.live_bytes),
-                size(one.dead_bytes),
-                size(one.reclaimable_bytes),
-            )
-            for one in shown
-        ]
-        headings = ("topic", "keep", "max bytes", "max messages", "floor", "live", "dead", "reclaimable")
-        render.table(headings, rows)
+    if not render.machine(shown, form):
+        limits = ("keep_seconds", "max_bytes", "max_messages")
+        bytes_of = ("live_bytes", "dead_bytes", "reclaimable_bytes")
+        titles = {"keep_seconds": "keep", **{name: name.removesuffix("_bytes") for name in bytes_of}}
+        render.listing(shown, "topic", *limits, "floor", *bytes_of, **titles)

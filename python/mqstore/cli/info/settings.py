@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _broker_conf
+from mqstore._reports import _Report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +17,7 @@ _NO_SETTINGS = ("on_event", "before_delete", "advanced")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(_Report):
     """An option and its value."""
 
     option: str
@@ -28,18 +29,6 @@ class Shown:
     """Setting of the file that set the value."""
     rocketmq: tuple[str, ...]
     """RocketMQ's names of the option."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON form."""
-        value = list(self.value) if isinstance(self.value, tuple) else self.value
-        names = list(self.rocketmq)
-        return {
-            "option": self.option,
-            "value": value,
-            "source": self.source,
-            "setting": self.setting,
-            "rocketmq": names,
-        }
 
 
 def options(directory: str | None, conf: Path | None) -> list[Shown]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mqstore
-from mqstore._admin.tables import duration, moment, size
+from mqstore._admin.tables import size
 from mqstore.cli import render
 from mqstore.cli.info import waiting
 from mqstore.cli.render import Format
@@ -43,10 +43,10 @@ def info_tables(report: mqstore.StoreInfo) -> None:
         sum(part.disk_bytes for part in report.disk),
     )
     disk = (*report.disk, total)
-    rows = [(part.part, part.files, size(part.bytes), size(part.disk_bytes), part.link or "") for part in disk]
-    columns = ("part", "files", "logical size", "allocated", "leads to")
-    shown = len(columns) if any(part.link for part in disk) else len(columns) - 1
-    render.table(columns[:shown], [row[:shown] for row in rows])
+    titles = {"part": "part", "files": "files", "bytes": "logical size", "disk_bytes": "allocated"}
+    if any(part.link for part in disk):
+        titles["link"] = "leads to"
+    render.listing(disk, *titles, **titles)
     if report.hours:
         most = max(hour.bytes for hour in report.hours)
         bars = [
@@ -57,32 +57,21 @@ def info_tables(report: mqstore.StoreInfo) -> None:
         found = member.to_dict()
         terms = found.pop("terms")
         render.facts({f"dledger {name}": value for name, value in found.items()})
-        by_term = [(one["term"], one["first_index"], one["last_index"]) for one in terms]
-        render.table(("term", "first entry", "last entry"), by_term)
+        render.listing(terms, "term", "first_index", "last_index", first_index="first entry", last_index="last entry")
     topic_table(tables["topics"])
     if report.consumers:
         groups = [(one.group, one.topic, len(one.queues), one.lag) for one in report.consumers]
         render.table(("group", "topic", "queues", "lag"), groups)
     if report.popped:
-        out = [
-            (
-                one.group,
-                one.topic,
-                one.queue_id,
-                one.messages,
-                moment(one.first_due),
-                moment(one.last_due),
-            )
-            for one in report.popped
-        ]
-        render.table(("group", "popped from", "queue", "not acknowledged", "first comes again", "last"), out)
+        titles = {
+            "topic": "popped from", "queue_id": "queue", "messages": "not acknowledged",
+            "first_due": "first comes again", "last_due": "last",
+        }  # fmt: skip
+        render.listing(report.popped, "group", *titles, **titles)
     waiting.tables(report)
     if report.segments_kept_by:
-        holders = [
-            (one.kind, one.group or "-", one.topic, one.queue_id, one.offset, one.log_offset)
-            for one in report.segments_kept_by
-        ]
-        render.table(("segments kept by", "group", "topic", "queue", "offset", "log offset"), holders)
+        names = ("kind", "group", "topic", "queue_id", "offset", "log_offset")
+        render.listing(report.segments_kept_by, *names, kind="segments kept by")
 
 
 def topic_object(store: mqstore.Store, topic: str) -> dict[str, Any]:
@@ -105,13 +94,7 @@ def print_topic(found: dict[str, Any], form: Format) -> None:
 
 def topic_table(found: list[dict[str, Any]]) -> None:
     """Prints topics, each in its JSON form, with their queues."""
-    rows = [
-        (entry["topic"], queue["queue_id"], queue["min_offset"], queue["max_offset"], entry.get("expire_after_seconds"))
-        for entry in found
-        for queue in entry["queues"]
-    ]
-    headings = ["topic", "queue", "min offset", "max offset"]
-    if any(row[-1] is not None for row in rows):
-        headings.append("expire after")
-    shown = [(*row[:4], "-" if row[4] is None else duration(row[4])) for row in rows]
-    render.table(headings, [row[: len(headings)] for row in shown])
+    rows = [{"expire_after_seconds": None, **one, **queue} for one in found for queue in one["queues"]]
+    expires = any(row["expire_after_seconds"] is not None for row in rows)
+    names = ("topic", "queue_id", "min_offset", "max_offset", *(["expire_after_seconds"] if expires else []))
+    render.listing(rows, *names, expire_after_seconds="expire after")

@@ -30,7 +30,7 @@ def info(directories: Directories, form: ReportForm = Format.TABLE) -> int:
 
     def show(directory: str) -> int:
         report = mqstore.info(directory)
-        if not stores.machine(directory, report.to_dict()):
+        if not stores.machine(directory, report):
             info_tables(report)
         return CLEAN
 
@@ -79,7 +79,7 @@ def config_show(
         render.note(f"{conf}: not used by a store: {', '.join(rest)}")
     if conf is not None and (rest := settings.unused(conf)):
         render.note(f"{conf}: accepted but not used: {', '.join(rest)}")
-    if not render.machine([one.to_dict() for one in shown], form):
+    if not render.machine(shown, form):
         rows = [
             (one.option, human(one.option, one.value), one.setting or one.source, ", ".join(one.rocketmq))
             for one in shown

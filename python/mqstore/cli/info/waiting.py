@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mqstore._admin.tables import moment
-from mqstore.cli.render import bar, table
+from mqstore.cli.render import bar, listing, table
 
 if TYPE_CHECKING:
     from mqstore import StoreInfo
@@ -32,8 +32,6 @@ def tables(report: StoreInfo) -> None:
         most = max(counts.values())
         table(("due", "messages", ""), [(_PARTS[name], count, bar(count, most)) for name, count in counts.items()])
     if report.undecided:
-        groups = [
-            (one.producer_group, one.transactions, one.messages, moment(one.oldest_timestamp), one.checks)
-            for one in report.undecided
-        ]
-        table(("pending of", "transactions", "messages", "oldest", "checks"), groups)
+        titles = {"producer_group": "pending of", "oldest_timestamp": "oldest"}
+        names = ("producer_group", "transactions", "messages", "oldest_timestamp", "checks")
+        listing(report.undecided, *names, **titles)

@@ -98,7 +98,8 @@ class MQStoreError(Exception):
     A wrong argument type raises `TypeError`, as everywhere in Python.
     """
 
-    # Names of the constructor's parameters, in order. Equality, repr and pickling use them.
+    # Names of the constructor's parameters, in order. Equality, repr and pickling use them. The end of this file sets
+    # them for its classes.
     _fields: ClassVar[tuple[str, ...]] = ("message",)
     # Error number for `OSError`.
     _errno: ClassVar[int] = errno.EIO
@@ -106,13 +107,14 @@ class MQStoreError(Exception):
     def __init__(self, message: str) -> None:
         self._settle(message)
 
-    def _settle(self, text: str, /, **fields: Any) -> None:
-        # Sets attributes despite `__setattr__`; only the constructor calls it.
+    def _settle(self, text: str, /, *values: Any, **more: Any) -> None:
+        # Sets attributes despite `__setattr__`: the fields in order, and `more`. Only the constructor calls it.
+        fields = dict(zip(self._fields, values, strict=False))
         if isinstance(self, OSError):
             OSError.__init__(self, self._errno, text, fields.get("path"))
         else:
             Exception.__init__(self, text)
-        self.__dict__.update(fields, _text=text)
+        self.__dict__.update(fields, **more, _text=text)
 
     @property
     def message(self) -> str:
@@ -156,7 +158,6 @@ class StoreLockedError(MQStoreError, BlockingIOError):
     is not to open the store for reading.
     """
 
-    _fields = ("path", "pid", "advice")
     _errno = errno.EAGAIN
 
     path: str
@@ -170,18 +171,16 @@ class StoreLockedError(MQStoreError, BlockingIOError):
             holder += " (this one)"
             remedy = "use the store that is already open, or close it first"
         remedy = remedy if advice is None else advice
-        self._settle(f"{path}: locked by {holder}: {remedy}", path=path, pid=pid, advice=advice)
+        self._settle(f"{path}: locked by {holder}: {remedy}", path, pid, advice)
 
 
 class StoreClosedError(MQStoreError, ValueError):
     """The store was closed before or during the call."""
 
-    _fields = ("path",)
-
     path: str
 
     def __init__(self, path: str) -> None:
-        self._settle(f"{path}: the store is closed: open it again with mqstore.open()", path=path)
+        self._settle(f"{path}: the store is closed: open it again with mqstore.open()", path)
 
 
 class ForkedProcessError(MQStoreError, RuntimeError):
@@ -191,8 +190,6 @@ class ForkedProcessError(MQStoreError, RuntimeError):
     itself.
     """
 
-    _fields = ("path",)
-
     path: str
 
     def __init__(self, path: str) -> None:
@@ -200,13 +197,12 @@ class ForkedProcessError(MQStoreError, RuntimeError):
             f"{path}: the store was opened in the parent process and cannot be used after a fork: "
             'open the path again in the child, with mode "r" while the parent writes'
         )
-        self._settle(text, path=path)
+        self._settle(text, path)
 
 
 class StoreReadOnlyError(MQStoreError, io.UnsupportedOperation):
     """A write to a store that is open for reading."""
 
-    _fields = ("path", "action")
     _errno = errno.EBADF
 
     path: str
@@ -214,7 +210,7 @@ class StoreReadOnlyError(MQStoreError, io.UnsupportedOperation):
 
     def __init__(self, path: str, action: str) -> None:
         text = f'{path}: opened read-only: open it with mode "rw" to {action}'
-        self._settle(text, path=path, action=action)
+        self._settle(text, path, action)
 
 
 class StorePoisonedError(MQStoreError, OSError):
@@ -224,15 +220,13 @@ class StorePoisonedError(MQStoreError, OSError):
     recover it.
     """
 
-    _fields = ("path", "stage", "cause")
-
     path: str
     stage: str
     cause: str
 
     def __init__(self, path: str, stage: str, cause: str) -> None:
         text = f"{path}: stopped because {stage} failed ({cause}): close the store and open it again to recover it"
-        self._settle(text, path=path, stage=stage, cause=cause)
+        self._settle(text, path, stage, cause)
 
 
 # What to do about an error number of the operating system, if the user can do something.
@@ -246,14 +240,12 @@ _REMEDIES = {
 class StoreIOError(MQStoreError, OSError):
     """An error of the operating system; `errno`, `strerror` and `filename` are set."""
 
-    _fields = ("path", "action", "errno", "strerror")
-
     path: str
     action: str
 
     def __init__(self, path: str, action: str, errno: int, strerror: str) -> None:
         remedy = f": {_REMEDIES[errno]}" if errno in _REMEDIES else ""
-        self._settle(f"{path}: {action}: {strerror}{remedy}", path=path, action=action)
+        self._settle(f"{path}: {action}: {strerror}{remedy}", path, action)
         OSError.__init__(self, errno, strerror, path)
 
 
@@ -264,14 +256,13 @@ class StorePermissionError(StoreIOError, PermissionError):
 class StoreChangedError(MQStoreError, OSError):
     """A file of a store at a URL was replaced or removed, or returned too few bytes, after the store was opened."""
 
-    _fields = ("path", "reason")
     _errno = errno.ESTALE
 
     path: str
     reason: str
 
     def __init__(self, path: str, reason: str) -> None:
-        self._settle(f"{path}: {reason}", path=path, reason=reason)
+        self._settle(f"{path}: {reason}", path, reason)
 
 
 class RemoteStoreError(MQStoreError, io.UnsupportedOperation):
@@ -280,7 +271,6 @@ class RemoteStoreError(MQStoreError, io.UnsupportedOperation):
     `reason` says why; None means that a store at a URL can only be read.
     """
 
-    _fields = ("path", "action", "reason")
     _errno = errno.EROFS
 
     path: str
@@ -289,33 +279,31 @@ class RemoteStoreError(MQStoreError, io.UnsupportedOperation):
 
     def __init__(self, path: str, action: str, reason: str | None = None) -> None:
         why = "a store at a URL can only be read; copy it to a directory first" if reason is None else reason
-        self._settle(f"{path}: cannot {action}: {why}", path=path, action=action, reason=reason)
+        self._settle(f"{path}: cannot {action}: {why}", path, action, reason)
 
 
 class ResultExistsError(MQStoreError, FileExistsError):
     """A URL, to which a result should be written, has another result or other objects. Nothing was published."""
 
-    _fields = ("path", "reason")
     _errno = errno.EEXIST
 
     path: str
     reason: str
 
     def __init__(self, path: str, reason: str) -> None:
-        self._settle(f"{path}: {reason}; choose another URL", path=path, reason=reason)
+        self._settle(f"{path}: {reason}; choose another URL", path, reason)
 
 
 class ResultNotFoundError(MQStoreError, FileNotFoundError):
     """A URL has no published result."""
 
-    _fields = ("path",)
     _errno = errno.ENOENT
 
     path: str
 
     def __init__(self, path: str) -> None:
         text = f"{path}: no result is published here: check the URL, or write the result again"
-        self._settle(text, path=path)
+        self._settle(text, path)
 
 
 class DiskFullError(MQStoreError, OSError):
@@ -325,7 +313,6 @@ class DiskFullError(MQStoreError, OSError):
     file system had left; None if unknown. `option` is the option that makes the store need less space, if there is one.
     """
 
-    _fields = ("path", "action", "reason", "requested", "free", "option")
     _errno = errno.ENOSPC
 
     path: str
@@ -350,28 +337,19 @@ class DiskFullError(MQStoreError, OSError):
         remedy = f"free space on the disk, {change}then try again"
         # An append that is refused before it needs space.
         what = f"cannot append: {reason}" if action == "appending" else f"{reason} while {action}"
-        self._settle(
-            f"{path}: {what}{numbers}: {remedy}",
-            path=path,
-            action=action,
-            reason=reason,
-            requested=requested,
-            free=free,
-            option=option,
-        )
+        self._settle(f"{path}: {what}{numbers}: {remedy}", path, action, reason, requested, free, option)
 
 
 class NotAStoreError(MQStoreError, FileNotFoundError):
     """The path contains no store; `reason` names what is missing or in the way."""
 
-    _fields = ("path", "reason")
     _errno = errno.ENOENT
 
     path: str
     reason: str
 
     def __init__(self, path: str, reason: str) -> None:
-        self._settle(f"{path}: not a store: {reason}", path=path, reason=reason)
+        self._settle(f"{path}: not a store: {reason}", path, reason)
 
 
 class CorruptionError(MQStoreError, ValueError):
@@ -380,33 +358,27 @@ class CorruptionError(MQStoreError, ValueError):
     `path` is the damaged file, `offset` the byte in it.
     """
 
-    _fields = ("path", "offset", "reason")
-
     path: str
     offset: int
     reason: str
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         text = f"{path} at offset {offset}: {reason}"
-        self._settle(text, path=path, offset=offset, reason=reason)
+        self._settle(text, path, offset, reason)
 
 
 class UnsupportedFormatError(MQStoreError, NotImplementedError):
     """A file or folder has a layout that this version cannot read."""
 
-    _fields = ("path", "reason")
-
     path: str
     reason: str
 
     def __init__(self, path: str, reason: str) -> None:
-        self._settle(f"{path}: {reason}", path=path, reason=reason)
+        self._settle(f"{path}: {reason}", path, reason)
 
 
 class MessageTooLargeError(MQStoreError, ValueError):
     """A body, a record or the properties exceed a limit; sizes are in bytes."""
-
-    _fields = ("what", "size", "limit")
 
     what: str
     size: int
@@ -417,24 +389,20 @@ class MessageTooLargeError(MQStoreError, ValueError):
         options["the record"] = "create the store with a larger segment_size"
         remedy = f": send less, or {options[what]}" if what in options else ""
         text = f"{what} is {size} bytes; the limit is {limit}{remedy}"
-        self._settle(text, what=what, size=size, limit=limit)
+        self._settle(text, what, size, limit)
 
 
 class InvalidMessageError(MQStoreError, ValueError):
     """The format cannot store the topic, keys, tags, properties or numbers of the message."""
 
-    _fields = ("reason",)
-
     reason: str
 
     def __init__(self, reason: str) -> None:
-        self._settle(reason, reason=reason)
+        self._settle(reason, reason)
 
 
 class InvalidFilterError(MQStoreError, ValueError):
     """A filter with a syntax error; `position` is the index in `expression` at which it was found."""
-
-    _fields = ("expression", "position", "reason")
 
     expression: str
     position: int
@@ -449,19 +417,17 @@ class InvalidFilterError(MQStoreError, ValueError):
         shown = expression[start : start + 100]
         shown = f"{'...' if start else ''}{shown}{'...' if start + 100 < len(expression) else ''}"
         text = f"filter {shown!r}, {place}: {reason}"
-        self._settle(text, expression=expression, position=position, reason=reason)
+        self._settle(text, expression, position, reason)
 
 
 class InvalidOptionError(MQStoreError, ValueError):
     """An option is unknown or out of bounds."""
 
-    _fields = ("option", "reason")
-
     option: str
     reason: str
 
     def __init__(self, option: str, reason: str) -> None:
-        self._settle(f"option {option}: {reason}", option=option, reason=reason)
+        self._settle(f"option {option}: {reason}", option, reason)
 
 
 class TopicNotFoundError(MQStoreError, KeyError):
@@ -469,8 +435,6 @@ class TopicNotFoundError(MQStoreError, KeyError):
 
     `nearest` is the topic of the store with the most similar name, if there is one that can be meant.
     """
-
-    _fields = ("topic", "queue_id", "nearest")
 
     topic: str
     queue_id: int | None
@@ -480,13 +444,11 @@ class TopicNotFoundError(MQStoreError, KeyError):
         text = f"no topic {topic}" if queue_id is None else f"topic {topic} has no queue {queue_id}"
         if nearest is not None:
             text += f"; did you mean {nearest}?"
-        self._settle(text, topic=topic, queue_id=queue_id, nearest=nearest)
+        self._settle(text, topic, queue_id, nearest)
 
 
 class OffsetOutOfRangeError(MQStoreError, IndexError):
     """A queue offset is outside the queue, which has the offsets `min_offset` to `max_offset`, exclusive."""
-
-    _fields = ("topic", "queue_id", "offset", "min_offset", "max_offset")
 
     topic: str
     queue_id: int
@@ -498,14 +460,7 @@ class OffsetOutOfRangeError(MQStoreError, IndexError):
         text = (
             f"offset {offset} is outside queue {topic}/{queue_id}, which holds {min_offset} to {max_offset} (exclusive)"
         )
-        self._settle(
-            text,
-            topic=topic,
-            queue_id=queue_id,
-            offset=offset,
-            min_offset=min_offset,
-            max_offset=max_offset,
-        )
+        self._settle(text, topic, queue_id, offset, min_offset, max_offset)
 
 
 class RefusedError(MQStoreError, ValueError):
@@ -514,54 +469,46 @@ class RefusedError(MQStoreError, ValueError):
     An example is an append to a topic whose `perm` does not include write.
     """
 
-    _fields = ("reason",)
-
     reason: str
 
     def __init__(self, reason: str) -> None:
-        self._settle(reason, reason=reason)
+        self._settle(reason, reason)
 
 
 class StoreTimeoutError(MQStoreError, TimeoutError):
     """A wait ended before its condition became true; `waited` is in seconds."""
 
-    _fields = ("what", "waited")
     _errno = errno.ETIMEDOUT
 
     what: str
     waited: float
 
     def __init__(self, what: str, waited: float) -> None:
-        self._settle(f"timed out after {waited:g} s: {what}", what=what, waited=waited)
+        self._settle(f"timed out after {waited:g} s: {what}", what, waited)
 
 
 class StoreBusyError(MQStoreError, BlockingIOError):
     """The store cannot serve the request now. Nothing was written; try again later."""
 
-    _fields = ("reason",)
     _errno = errno.EAGAIN
 
     reason: str
 
     def __init__(self, reason: str) -> None:
-        self._settle(reason, reason=reason)
+        self._settle(reason, reason)
 
 
 class ConsumerClosedError(MQStoreError, ValueError):
     """The consumer was closed before or during the call."""
 
-    _fields = ("group",)
-
     group: str
 
     def __init__(self, group: str) -> None:
-        self._settle(f"the consumer of group {group} is closed", group=group)
+        self._settle(f"the consumer of group {group} is closed", group)
 
 
 class QueueNotAssignedError(MQStoreError, LookupError):
     """The queue is not assigned to this consumer, or no longer: another consumer of the group owns it."""
-
-    _fields = ("group", "topic", "queue_id")
 
     group: str
     topic: str
@@ -569,7 +516,7 @@ class QueueNotAssignedError(MQStoreError, LookupError):
 
     def __init__(self, group: str, topic: str, queue_id: int) -> None:
         text = f"queue {topic}/{queue_id} is not assigned to this consumer of group {group}: see its assignment"
-        self._settle(text, group=group, topic=topic, queue_id=queue_id)
+        self._settle(text, group, topic, queue_id)
 
 
 class LeaseLostError(MQStoreError, RuntimeError):
@@ -577,8 +524,6 @@ class LeaseLostError(MQStoreError, RuntimeError):
 
     `attempt` is the number of the caller's delivery.
     """
-
-    _fields = ("topic", "queue_id", "queue_offset", "attempt")
 
     topic: str
     queue_id: int
@@ -590,30 +535,26 @@ class LeaseLostError(MQStoreError, RuntimeError):
             f"message {topic}/{queue_id} offset {queue_offset} is no longer leased to this caller (attempt {attempt}): "
             "use a longer visibility_timeout, or call extend in time"
         )
-        self._settle(text, topic=topic, queue_id=queue_id, queue_offset=queue_offset, attempt=attempt)
+        self._settle(text, topic, queue_id, queue_offset, attempt)
 
 
 class Empty(MQStoreError, _queue.Empty):  # noqa: N818 - the name in the standard library
     """A work queue has no message to get, or got none before the timeout; also a `queue.Empty`."""
 
-    _fields = ("queue",)
-
     queue: str
 
     def __init__(self, queue: str) -> None:
-        self._settle(f"nothing to get from {queue}", queue=queue)
+        self._settle(f"nothing to get from {queue}", queue)
 
 
 class Full(MQStoreError, _queue.Full):  # noqa: N818 - the name in the standard library
     """A work queue or a quota (`QuotaFull`) has no space, or got none before the timeout; also a `queue.Full`."""
 
-    _fields: ClassVar[tuple[str, ...]] = ("queue", "maxsize")
-
     queue: str
     maxsize: int
 
     def __init__(self, queue: str, maxsize: int) -> None:
-        self._settle(f"{queue} holds {maxsize} messages, which is its maxsize", queue=queue, maxsize=maxsize)
+        self._settle(f"{queue} holds {maxsize} messages, which is its maxsize", queue, maxsize)
 
 
 class QuotaFull(Full):
@@ -621,8 +562,6 @@ class QuotaFull(Full):
 
     `quota` is `"max_messages"` of `topic`; or `"max_bytes"` of the log, then `topic` is None.
     """
-
-    _fields = ("path", "topic", "quota", "limit", "used")
 
     path: str
     topic: str | None
@@ -639,18 +578,16 @@ class QuotaFull(Full):
             more = "set a larger quota with update_topic"
         text = f"{path}: {what}; let a retention delete old segments (expire), or {more}"
         name = "the log" if topic is None else f"topic {topic}"
-        self._settle(text, path=path, topic=topic, quota=quota, limit=limit, used=used, queue=name, maxsize=limit)
+        self._settle(text, path, topic, quota, limit, used, queue=name, maxsize=limit)
 
 
 class ShutDown(MQStoreError, _ShutDown):  # noqa: N818 - the name in the standard library
     """A work queue was shut down, or its handle closed; also a `queue.ShutDown`."""
 
-    _fields = ("queue",)
-
     queue: str
 
     def __init__(self, queue: str) -> None:
-        self._settle(f"{queue} was shut down", queue=queue)
+        self._settle(f"{queue} was shut down", queue)
 
 
 class StoreWarning(UserWarning):
@@ -660,7 +597,11 @@ class StoreWarning(UserWarning):
     """
 
 
-# Tracebacks and pickles show the public name of a class.
 for _name in __all__:
-    globals()[_name].__module__ = "mqstore"
-del _name
+    _class = globals()[_name]
+    # Tracebacks and pickles show the public name of a class.
+    _class.__module__ = "mqstore"
+    if "__init__" in vars(_class):
+        _code = _class.__init__.__code__
+        _class._fields = _code.co_varnames[1 : _code.co_argcount]
+del _name, _class, _code

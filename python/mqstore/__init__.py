@@ -322,8 +322,7 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     # Imported on first use: creating the dataclasses takes longer than the rest of the import.
     if name not in __all__:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
     home = _HOMES.get(name, "_reports")

@@ -25,8 +25,7 @@ def text_of(path: StorePath) -> str:
     """Returns a path or URL as `str`; the scheme of a URL in lower case."""
     text = os.fspath(path)
     if not isinstance(text, str):
-        msg = f"path must be str or os.PathLike[str], not {type(path).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"path must be str or os.PathLike[str], not {type(path).__name__}")
     if not is_url(text):
         return text
     scheme, mark, rest = text.partition("://")

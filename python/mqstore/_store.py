@@ -175,8 +175,7 @@ def opened(
 
     home = path if isinstance(path, _native.RemoteDirectory) else home_of(path)
     if not isinstance(mode, str):
-        msg = f"mode must be a str, not {type(mode).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"mode must be a str, not {type(mode).__name__}")
     if isinstance(home, _native.RemoteDirectory) and mode != "r":
         raise RemoteStoreError(home.url, f"open it with mode {mode!r}")
     chosen = normalise(options, overrides)
@@ -244,8 +243,7 @@ class Store(DeliveringStore):
     _reads_own_archive: bool
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        msg = "open a store with mqstore.open(path, mode)"
-        raise TypeError(msg)
+        raise TypeError("open a store with mqstore.open(path, mode)")
 
     @classmethod
     def _open(
@@ -755,11 +753,10 @@ class Store(DeliveringStore):
         return f"<mqstore.Store {self.path!r} mode={self.mode!r}{state}>"
 
     def __reduce__(self) -> NoReturn:
-        msg = (
+        raise TypeError(
             f"cannot pickle the store {self.path!r}: it belongs to this process; "
             "send its path and open it there with mqstore.open(path)"
         )
-        raise TypeError(msg)
 
     def __del__(self) -> None:
         if not self.closed:

@@ -51,8 +51,7 @@ def milliseconds_of(name: str, value: Time) -> int:
         return (value - _EPOCH) // _MILLISECOND
     if isinstance(value, bool) or not isinstance(value, int):
         kind = type(value).__name__
-        msg = f"{name} must be an aware datetime, ISO 8601 text, or epoch milliseconds as an int, not {kind}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be an aware datetime, ISO 8601 text, or epoch milliseconds as an int, not {kind}")
     if value in _LIKE_SECONDS:
         reason = (
             f"{value} milliseconds after the epoch are in 1970, so it is probably in seconds: "
@@ -107,8 +106,7 @@ def seconds_of(name: str, value: Duration) -> float:
     """
     seconds = seconds_from(name, value)
     if math.isnan(seconds):
-        msg = f"{name} is not a number"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is not a number")
     return max(seconds, 0.0)
 
 
@@ -137,8 +135,7 @@ def seconds_from(name: str, value: Duration) -> float:
     if isinstance(value, str):
         return _span(name, value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f'{name} must be seconds, a timedelta, or text such as "90s", not {type(value).__name__}'
-        raise TypeError(msg)
+        raise TypeError(f'{name} must be seconds, a timedelta, or text such as "90s", not {type(value).__name__}')
     return float(value)
 
 
@@ -162,12 +159,9 @@ def count_of(name: str, value: int | None, most: int = (1 << 31) - 1) -> int | N
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be an int, not {type(value).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < 1:
-        msg = f"{name} must be at least 1, not {value}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} must be at least 1, not {value}")
     if value > most:
-        msg = f"{name} must be at most {most}, not {value}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} must be at most {most}, not {value}")
     return value

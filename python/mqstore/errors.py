@@ -146,8 +146,7 @@ class MQStoreError(Exception):
     def __setattr__(self, name: str, value: object) -> None:
         # Code that handles an error can set tracebacks, causes and notes; all other attributes are frozen.
         if not name.startswith("__"):
-            msg = f"cannot assign to field {name!r} of {type(self).__name__}: errors are frozen"
-            raise AttributeError(msg)
+            raise AttributeError(f"cannot assign to field {name!r} of {type(self).__name__}: errors are frozen")
         super().__setattr__(name, value)
 
 

@@ -344,8 +344,7 @@ class _Watch:
         with self._changes:
             live = tuple((ref, names) for ref, names in self._watched if not _is_gone(ref()))
             if any(names == own for _, names in live):
-                msg = f"an open store with the labels {own} exists already: tell them apart with labels="
-                raise ValueError(msg)
+                raise ValueError(f"an open store with the labels {own} exists already: tell them apart with labels=")
             self._watched = (*live, (weakref.ref(store), own))
 
     def remove(self, store: Store) -> None:
@@ -357,21 +356,17 @@ class _Watch:
         from mqstore._store import Store
 
         if not isinstance(store, Store):
-            msg = f"store must be a mqstore.Store, not {type(store).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"store must be a mqstore.Store, not {type(store).__name__}")
         own = {"store": store.path, **(labels or {})}
         for name, value in own.items():
             if not all(isinstance(part, str) for part in (name, value)):
-                msg = f"labels must be str, not {name!r}: {value!r}"
-                raise TypeError(msg)
+                raise TypeError(f"labels must be str, not {name!r}: {value!r}")
             if name in _OWN_LABELS:
-                msg = f"the label {name!r} is reserved for the rows of queues and groups"
-                raise ValueError(msg)
+                raise ValueError(f"the label {name!r} is reserved for the rows of queues and groups")
             if self._LABEL is not None and not self._LABEL.fullmatch(name):
-                msg = (
+                raise ValueError(
                     f"the label {name!r} is invalid in Prometheus: use letters, digits and _, no digit and no __ first"
                 )
-                raise ValueError(msg)
         return {name: _text(value) for name, value in own.items()}
 
     def _kinds(self) -> tuple[_Kind, ...]:
@@ -514,8 +509,7 @@ def observe(
 
     api = _extras.module("opentelemetry.metrics", "opentelemetry")
     if not isinstance(meter, api.Meter):
-        msg = f"meter must be an opentelemetry.metrics.Meter, not {type(meter).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"meter must be an opentelemetry.metrics.Meter, not {type(meter).__name__}")
     observer = StoreObserver(queues, groups)
     observer.add(store, labels=labels)
     observer._instruments(meter)

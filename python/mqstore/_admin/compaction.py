@@ -28,8 +28,7 @@ def topic_list(topics: str | Iterable[str] | None, *, one: bool = False) -> list
     if isinstance(topics, str):
         if one:
             return [topics]
-        msg = "topics must be an iterable of str, not a str"
-        raise TypeError(msg)
+        raise TypeError("topics must be an iterable of str, not a str")
     return list(topics)
 
 

@@ -126,8 +126,7 @@ def rebuild(
     from mqstore._reports import Progress, RebuildReport
 
     if (count_of("threads", threads) or 1) > 8:
-        msg = f"threads must be between 1 and 8, not {threads}"
-        raise ValueError(msg)
+        raise ValueError(f"threads must be between 1 and 8, not {threads}")
     home = home_of(path, "rebuild it")
     chosen = options or StoreOptions()
     tuned = replace(chosen.advanced, dispatch_threads=threads)
@@ -191,8 +190,7 @@ def repair(
     from mqstore._reports import Progress, RepairReport
 
     if (output is None) == (not in_place) and not (dry_run and output is None):
-        msg = "repair() needs either output=, a folder for a repaired copy, or in_place=True"
-        raise ValueError(msg)
+        raise ValueError("repair() needs either output=, a folder for a repaired copy, or in_place=True")
     home = home_of(path, "repair it")
     if (url := target_url(output, target_options)) is not None:
 
@@ -247,8 +245,7 @@ def compact(
     from mqstore._reports import CompactionReport
 
     if (output is None) == (not in_place) and not (options.get("dry_run") and output is None):
-        msg = "compact() needs either output=, a folder for a compacted copy, or in_place=True"
-        raise ValueError(msg)
+        raise ValueError("compact() needs either output=, a folder for a compacted copy, or in_place=True")
     chosen = compaction.topic_list(topics)
     request, tell = compaction.request(job_id=job_id, **options)
     home = home_of(path, "compact it")
@@ -287,8 +284,7 @@ def make_at_url(
 def must_be_new(target: str) -> None:
     """Raises an error if `target` exists."""
     if os.path.lexists(target):
-        msg = f"{target}: exists already; choose a new folder as output"
-        raise FileExistsError(msg)
+        raise FileExistsError(f"{target}: exists already; choose a new folder as output")
 
 
 for _function in (info, verify, repair, rebuild, compact):

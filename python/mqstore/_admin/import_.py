@@ -93,11 +93,9 @@ def import_(
     files = _files(file)
     kind = format_of(files[0], format)
     if kind == "store":
-        msg = "an import reads a file; to copy the messages of a store, export it with format='store'"
-        raise ValueError(msg)
+        raise ValueError("an import reads a file; to copy the messages of a store, export it with format='store'")
     if topic is not None and not isinstance(topic, str):
-        msg = f"topic must be a str or None, not {type(topic).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"topic must be a str or None, not {type(topic).__name__}")
     options = StoreOptions(max_message_size=MOST_BODY, compression=compression, compress_over=compress_over)
     _native.check_options(native_form(options))
     started = time.monotonic()

@@ -116,8 +116,7 @@ def _rows(values: dict[str, Any], part: str | None) -> list[dict[str, Any]]:
     lists = [name for name, value in values.items() if isinstance(value, list | dict)]
     if part not in lists:
         has = f"it has {', '.join(lists)}" if lists else "it has no lists"
-        msg = f"part {part!r} is not a list of this report; {has}"
-        raise ValueError(msg)
+        raise ValueError(f"part {part!r} is not a list of this report; {has}")
     found = values[part]
     if isinstance(found, dict):
         return [{"name": name, "value": value} for name, value in found.items()]

@@ -473,13 +473,11 @@ def _topics(topics: Any) -> list[str] | None:
     if topics is None:
         return None
     if isinstance(topics, bytes) or not isinstance(topics, Iterable):
-        msg = f"topics must be a str or an iterable of str, not {type(topics).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"topics must be a str or an iterable of str, not {type(topics).__name__}")
     found = {topics} if isinstance(topics, str) else set(topics)
     for one in found:
         if not isinstance(one, str):
-            msg = f"a topic must be a str, not {type(one).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"a topic must be a str, not {type(one).__name__}")
     if not found:
         raise InvalidOptionError("topics", "names no topic; use None for all topics")
     return sorted(found)

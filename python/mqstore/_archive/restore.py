@@ -74,8 +74,7 @@ class Restore:
         started = time.monotonic()
         home = self._home
         if home.is_symlink() or (home.exists() and not (home.is_dir() and not any(home.iterdir()))):
-            msg = f"{home}: exists already and is not empty; choose a new directory"
-            raise FileExistsError(msg)
+            raise FileExistsError(f"{home}: exists already and is not empty; choose a new directory")
         partial = Path(f"{home}.partial")
         with locked_folder(partial), disk_of(partial, "restoring the archive"):
             # An interrupted call may have left files.

@@ -103,14 +103,12 @@ def fetch(
     started = time.monotonic()
     home = Path(home_of(directory, "fetch to it"))
     if home.is_symlink() or (home.exists() and not (home.is_dir() and not any(home.iterdir()))):
-        msg = f"{home}: exists already and is not empty; choose a new directory"
-        raise FileExistsError(msg)
+        raise FileExistsError(f"{home}: exists already and is not empty; choose a new directory")
     found = _Result(url, storage_options)
     manifest = found.manifest
     mapping = Path(f"{home}.mapping.jsonl")
     if manifest.mapping is not None and mapping.exists() and not _is_complete(mapping, manifest.mapping):
-        msg = f"{mapping}: exists already; choose another directory"
-        raise FileExistsError(msg)
+        raise FileExistsError(f"{mapping}: exists already; choose another directory")
     partial = Path(f"{home}.partial")
     with locked_folder(partial), disk_of(partial, "fetching the result"):
         kept = _tidy(partial, manifest)

@@ -365,12 +365,11 @@ class LogicQueues:
                 if on_missing == "skip":
                     continue
                 upto = "on" if part.limit is None else f"to {part.limit}"
-                msg = (
+                raise MQStoreError(
                     f"logic queue {queue_id} of topic {topic}: the offsets from {item.logic_offset} {upto} are on "
                     f"broker {item.broker!r}, whose directory is not given; add it, or read with on_missing='skip' "
                     "(on the command line --on-missing skip)"
                 )
-                raise MQStoreError(msg)
             delta = item.logic_offset - item.start
             low = max(bounds[0], start - delta)
             high = min([bounds[1], *(limit - delta for limit in (part.limit, end) if limit is not None)])
@@ -424,8 +423,7 @@ def open_logic_queues(paths: Mapping[str, StorePath] | Iterable[StorePath]) -> L
         CorruptionError: a mapping file cannot be parsed, and its backup neither.
     """
     if isinstance(paths, (str, bytes, Path)):
-        msg = "paths must be several directories: a list, or a mapping from the names of the brokers"
-        raise TypeError(msg)
+        raise TypeError("paths must be several directories: a list, or a mapping from the names of the brokers")
     given = list(paths.items()) if isinstance(paths, Mapping) else [(None, path) for path in paths]
     with ExitStack() as stack:
         stores: dict[str, Store] = {}
@@ -455,8 +453,7 @@ def _broker(path: str, entries: dict[str, dict[str, Any]]) -> str:
     if len(names) == 1:
         return names[0]
     found = f"names the brokers {', '.join(names)}" if names else "names no broker"
-    msg = f"{path}: its {FILE} {found}; give a mapping from the name of each broker to its directory"
-    raise ValueError(msg)
+    raise ValueError(f"{path}: its {FILE} {found}; give a mapping from the name of each broker to its directory")
 
 
 def _chains(files: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[int, list[_Item]]]:
@@ -498,8 +495,7 @@ def _item(item: dict[str, Any]) -> _Item:
 
 def _check_missing(on_missing: str) -> None:
     if on_missing not in ("raise", "skip"):
-        msg = f"on_missing must be 'raise' or 'skip', not {on_missing!r}"
-        raise ValueError(msg)
+        raise ValueError(f"on_missing must be 'raise' or 'skip', not {on_missing!r}")
 
 
 def _number(value: object, default: int) -> int:

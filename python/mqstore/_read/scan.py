@@ -151,8 +151,7 @@ class Scan:
     ) -> None:
         _whole("limit", limit)
         if limit is not None and limit < 0:
-            msg = f"limit must be at least 0, not {limit}"
-            raise ValueError(msg)
+            raise ValueError(f"limit must be at least 0, not {limit}")
         self._source = source
         self._request = request
         self._limit = limit
@@ -278,8 +277,7 @@ def request_of(**given: Any) -> dict[str, Any]:
             found[name] = milliseconds_of(name, found[name])
     if found["filter"] is not None and not isinstance(found["filter"], str | _native.SqlFilter):
         wanted = 'a str of tags as "a || b", or mqstore.sql("price > 5")'
-        msg = f"filter must be {wanted}, not {type(found['filter']).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"filter must be {wanted}, not {type(found['filter']).__name__}")
     _within("batch_size", found["batch_size"], _MOST_ROWS)
     if found["threads"] is None:
         found["threads"] = min(os.cpu_count() or 1, _MOST_THREADS)
@@ -287,11 +285,9 @@ def request_of(**given: Any) -> dict[str, Any]:
     if found.get("on_damage") not in (None, "raise", "skip"):
         raise InvalidOptionError("on_damage", f'{found["on_damage"]!r} is not one of "raise", "skip"')
     if found["topics"] is None and (found["queue_id"] is not None):
-        msg = "queue_id needs topics"
-        raise ValueError(msg)
+        raise ValueError("queue_id needs topics")
     if (found["start"] is not None or found["end"] is not None) and len(found["topics"] or ()) != 1:
-        msg = "start and end are offsets of a queue: give exactly one topic"
-        raise ValueError(msg)
+        raise ValueError("start and end are offsets of a queue: give exactly one topic")
     return found
 
 
@@ -301,27 +297,23 @@ def _texts(name: str, value: object) -> list[str] | None:
     if isinstance(value, str) and name == "keys":
         return [value]
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        msg = f"{name} must be an iterable of str, not {type(value).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be an iterable of str, not {type(value).__name__}")
     found = list(value)
     for text in found:
         if not isinstance(text, str):
-            msg = f"{name} must be str, not {type(text).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"{name} must be str, not {type(text).__name__}")
     return found
 
 
 def _whole(name: str, value: object) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        msg = f"{name} must be an int, not {type(value).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
 
 
 def _within(name: str, value: Any, most: int) -> None:
     _whole(name, value)
     if value is None or not 1 <= value <= most:
-        msg = f"{name} must be between 1 and {most}, not {value}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} must be between 1 and {most}, not {value}")
 
 
 scan.__module__ = "mqstore"

@@ -62,8 +62,7 @@ class Stores(RowSource):
     ) -> None:
         texts = [text_of(path) for path in paths]
         if not texts:
-            msg = "path is an empty list: give at least one store"
-            raise ValueError(msg)
+            raise ValueError("path is an empty list: give at least one store")
         if not any(is_url(text) for text in texts):
             for name, value in (("storage_options", storage_options), ("cache", cache)):
                 if value is not None:

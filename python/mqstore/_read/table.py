@@ -71,8 +71,7 @@ class Table(Mapping[str, "StoredMessage"]):
     ) -> None:
         """Loads the table. Programs call `Store.table` instead."""
         if bodies not in ("memory", "disk"):
-            msg = f'bodies must be "memory" or "disk", not {bodies!r}'
-            raise ValueError(msg)
+            raise ValueError(f'bodies must be "memory" or "disk", not {bodies!r}')
         self._store = store
         self._topic = topic
         self._on_damage: OnDamage = on_damage
@@ -247,8 +246,7 @@ class Table(Mapping[str, "StoredMessage"]):
             # The append names the wrong type.
             is_empty = False
         if is_empty:
-            msg = f"an empty value would delete the key {key!r}; use del table[key]"
-            raise InvalidMessageError(msg)
+            raise InvalidMessageError(f"an empty value would delete the key {key!r}; use del table[key]")
         with self._lock:
             return self._append(key, value, self._queue_of(key), durable, compression, compress_over)
 
@@ -286,11 +284,9 @@ class Table(Mapping[str, "StoredMessage"]):
         compress_over: int | None = None,
     ) -> AppendResult:
         if not isinstance(key, str):
-            msg = f"a key of a table must be a str, not {type(key).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"a key of a table must be a str, not {type(key).__name__}")
         if not key or key.isspace():
-            msg = f"the key {key!r} is blank; a message with it has no key"
-            raise InvalidMessageError(msg)
+            raise InvalidMessageError(f"the key {key!r} is blank; a message with it has no key")
         return self._store.append(
             self._topic,
             body,
@@ -329,8 +325,7 @@ class Table(Mapping[str, "StoredMessage"]):
         return f"<mqstore.Table {self._topic!r} of {self._store.path!r}, {len(self._entries)} keys>"
 
     def __reduce__(self) -> NoReturn:
-        msg = f"cannot pickle the table {self._topic!r}: it belongs to an open store"
-        raise TypeError(msg)
+        raise TypeError(f"cannot pickle the table {self._topic!r}: it belongs to an open store")
 
     def _compacted_files(self) -> object:
         """Returns a value that differs after each compaction, by this process or another."""

@@ -46,8 +46,7 @@ def selector(keys: Sequence[str] | None, grep: str | None) -> Callable[[StoredMe
     try:
         pattern = None if grep is None else re.compile(grep.encode())
     except re.error as error:
-        message = f"--grep {grep!r} is no regular expression: {error}"
-        raise typer.BadParameter(message) from None
+        raise typer.BadParameter(f"--grep {grep!r} is no regular expression: {error}") from None
 
     def selects(message: StoredMessage) -> bool:
         if keys and not set(keys).intersection(message.keys):

@@ -187,8 +187,7 @@ def _known(directory: Directory, group: str) -> None:
         return
     near = nearest(group, groups)
     advice = f"did you mean {near}?" if near else f"mqstore group lag {directory} lists the groups"
-    message = f"{directory} has no group {group!r}; {advice}"
-    raise typer.BadParameter(message)
+    raise typer.BadParameter(f"{directory} has no group {group!r}; {advice}")
 
 
 @dead_app.command("list")

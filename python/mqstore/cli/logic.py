@@ -138,8 +138,7 @@ def logic_lag(
     with _opened(brokers) as logic:
         groups = [one for one in logic.groups() if not one.startswith(SYSTEM_GROUPS)]
         if group is not None and group not in groups:
-            message = f"no broker has an offset of the group {group!r} in a static topic"
-            raise typer.BadParameter(message)
+            raise typer.BadParameter(f"no broker has an offset of the group {group!r} in a static topic")
         found = [
             GroupLag(one, name, queue_id, offset, ends[queue_id], lag[queue_id])
             for one in (groups if group is None else [group])
@@ -169,8 +168,7 @@ def logic_export(
     """Writes the messages of a static topic to a file of Parquet or Arrow, with their logic offsets."""
     kind = _kind(out, to)
     if out.exists():
-        message = f"{out}: exists already; choose another file"
-        raise FileExistsError(message)
+        raise FileExistsError(f"{out}: exists already; choose another file")
     partial = Path(f"{out}.partial")
     with _opened(brokers) as logic:
         _names(logic, topic)

@@ -178,8 +178,7 @@ def named_values(option: str, texts: list[str] | None) -> dict[str, str]:
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not (name and equals):
-            message = f"{option} {text!r} is not NAME=VALUE"
-            raise typer.BadParameter(message)
+            raise typer.BadParameter(f"{option} {text!r} is not NAME=VALUE")
         found[name] = value
     return found
 
@@ -241,8 +240,7 @@ def alter_topic(
     }
     if all(value is None for value in changes.values()):
         options = "--queues, --read-queues, --write-queues, --perm, --max-messages, --expire-after"
-        message = f"give at least one of {options}"
-        raise typer.BadParameter(message)
+        raise typer.BadParameter(f"give at least one of {options}")
     with mqstore.open(directory, "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         store.update_topic(topic, **changes)
         print_topic(topic_object(store, topic), form)

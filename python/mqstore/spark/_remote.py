@@ -56,14 +56,12 @@ def _enter(home: tuple[str, str]) -> None:
     try:
         import mqstore
     except ImportError as error:
-        msg = (
+        raise RuntimeError(
             f"mqstore cannot be imported on {here}: {error}; install it there, or call mqstore.spark.ship(spark) "
             "before the first use"
-        )
-        raise RuntimeError(msg) from None
+        ) from None
     if mqstore.__version__ != version:
-        msg = f"mqstore is {mqstore.__version__} on {here} and {version} on the driver; use one version"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"mqstore is {mqstore.__version__} on {here} and {version} on the driver; use one version")
 
 
 class RemoteStore:

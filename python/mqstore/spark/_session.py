@@ -50,8 +50,7 @@ def require(spark: SparkSession) -> None:
         if find_spec(name) is None:
             raise ImportError(_MISSING, name=name)
     if not callable(getattr(spark, "range", None)):
-        msg = f"spark must be a SparkSession, not {type(spark).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"spark must be a SparkSession, not {type(spark).__name__}")
     select_interpreter(spark)
 
 
@@ -111,13 +110,11 @@ def _check_java() -> None:
         raise MQStoreError(msg)
     printed = _output(java, "-XshowSettings:properties", "-version")
     if printed is None:
-        msg = f"Spark cannot start {java}: {remedy}"
-        raise MQStoreError(msg)
+        raise MQStoreError(f"Spark cannot start {java}: {remedy}")
     # Java 8 has the version 1.8.
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", printed)
     if version and int(version[1]) < _OLDEST_JAVA:
-        msg = f"{java} is Java {version[1]}, which is too old for Spark: {remedy}"
-        raise MQStoreError(msg)
+        raise MQStoreError(f"{java} is Java {version[1]}, which is too old for Spark: {remedy}")
 
 
 def _check_interpreter(chosen: str) -> None:

@@ -184,8 +184,7 @@ def _write_options(given: Mapping[str, str], wanted: StructType, overwrite: bool
     _by_value()
     options = write_options(given)
     if overwrite:
-        msg = 'a store is a log and only grows: write with mode("append")'
-        raise MQStoreError(msg)
+        raise MQStoreError('a store is a log and only grows: write with mode("append")')
     check_schema(wanted, options)
     append.prepare(options)
     return options

@@ -102,8 +102,7 @@ class Broker:
 
     def __enter__(self) -> Self:
         if _running:
-            msg = "another Broker is running in this process"
-            raise RuntimeError(msg)
+            raise RuntimeError("another Broker is running in this process")
         _running.append(self)
         if self._clock is not None:
             self._clock._listeners.append(self._deliver)
@@ -184,8 +183,7 @@ class Broker:
             self._send_due()
             _, draft = self._delayed.get(handle, (0, None))
             if draft is None or draft.topic != topic:
-                msg = f"no delayed message {handle!r} in topic {topic!r}"
-                raise NotFoundException(msg)
+                raise NotFoundException(f"no delayed message {handle!r} in topic {topic!r}")
             del self._delayed[handle]
             return draft.message_id
 
@@ -200,8 +198,7 @@ class Broker:
         """Appends the message of a transaction, or drops it."""
         with self._changed:
             if transaction_id not in self._halves:
-                msg = f"no open transaction {transaction_id!r}"
-                raise BadRequestException(msg)
+                raise BadRequestException(f"no open transaction {transaction_id!r}")
             draft, _ = self._halves.pop(transaction_id)
             if commit:
                 self.send(draft)
@@ -244,8 +241,7 @@ class Broker:
         for held in self._groups.get((group, topic), _Group()).held.values():
             if handle is not None and held.handle == handle:
                 return held
-        msg = "the message was acknowledged or redelivered: its receipt handle is void"
-        raise BadRequestException(msg)
+        raise BadRequestException("the message was acknowledged or redelivered: its receipt handle is void")
 
     def _take(self, group: str, topic: str, condition: Filter | None, invisible: float) -> Iterator[Held]:
         self._send_due()

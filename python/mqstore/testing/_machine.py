@@ -173,8 +173,7 @@ def open(  # noqa: A001 - the name of `mqstore.open`
     """
     for name, value, kind in (("clock", clock, ManualClock), ("faults", faults, Faults)):
         if value is not None and not isinstance(value, kind):
-            msg = f"{name} must be a mqstore.testing.{kind.__name__} or None, not {type(value).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"{name} must be a mqstore.testing.{kind.__name__} or None, not {type(value).__name__}")
     return opened(
         path,
         mode,

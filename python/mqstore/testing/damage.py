@@ -86,8 +86,7 @@ def flip_bit(path: StorePath, file: str, offset: int, bit: int = 0) -> Damage:
         StoreLockedError: a writer has the store open.
     """
     if not 0 <= bit < 8:
-        msg = f"bit must be 0 to 7, not {bit}"
-        raise ValueError(msg)
+        raise ValueError(f"bit must be 0 to 7, not {bit}")
     return _flip(_closed(path) / file, offset, bit)
 
 
@@ -104,8 +103,7 @@ def flip_body_bit(path: StorePath, message: StoredMessage, bit: int = 0) -> Dama
         StoreLockedError: a writer has the store open.
     """
     if not 0 <= bit < 8 * message.body_view.nbytes:
-        msg = f"the stored body has {8 * message.body_view.nbytes} bits, and no bit {bit}"
-        raise ValueError(msg)
+        raise ValueError(f"the stored body has {8 * message.body_view.nbytes} bits, and no bit {bit}")
     segment, offset = _place(_closed(path), message)
     more = sum(_MORE_OF_IPV6 for flag in (_BORN_HOST_IPV6, _STORE_HOST_IPV6) if message.sys_flag & flag)
     return _flip(segment, offset + _FIXED + more + bit // 8, bit % 8)
@@ -129,8 +127,7 @@ def tear_tail(path: StorePath, keep: int | None = None) -> Damage:
     with mqstore.open(home) as store:
         newest = deque(store._scan_log(), maxlen=1)
     if not newest:
-        msg = f"{home} has no message"
-        raise ValueError(msg)
+        raise ValueError(f"{home} has no message")
     last = newest[0]
     keep = last.size // 2 if keep is None else keep
     if not _SIZE_AND_MAGIC <= keep < last.size:
@@ -159,8 +156,7 @@ def cut_file(path: StorePath, file: str, size: int) -> Damage:
     whole = _closed(path) / file
     length = whole.stat().st_size
     if not 0 <= size < length:
-        msg = f"size must be at least 0 and less than {length}, the size of {whole}, not {size}"
-        raise ValueError(msg)
+        raise ValueError(f"size must be at least 0 and less than {length}, the size of {whole}, not {size}")
     with whole.open("r+b") as opened:
         opened.truncate(size)
     return Damage(whole, size, length - size)
@@ -208,8 +204,7 @@ def _place(home: Path, message: StoredMessage) -> tuple[Path, int]:
     start = message.commit_log_offset // size * size
     segment = home / "commitlog" / f"{start:020}"
     if not segment.is_file():
-        msg = f"there is no segment {segment}"
-        raise ValueError(msg)
+        raise ValueError(f"there is no segment {segment}")
     return segment, message.commit_log_offset - start
 
 
@@ -222,8 +217,7 @@ def _flip(file: Path, offset: int, bit: int) -> Damage:
 
 def _write(file: Path, offset: int, content: bytes) -> Damage:
     if offset < 0 or offset + len(content) > file.stat().st_size:
-        msg = f"{file} does not have {len(content)} bytes at offset {offset}"
-        raise ValueError(msg)
+        raise ValueError(f"{file} does not have {len(content)} bytes at offset {offset}")
     with file.open("r+b") as opened:
         opened.seek(offset)
         opened.write(content)

@@ -111,11 +111,9 @@ def export(
         StoreLockedError: for stores: another process has `dest` open for writing.
     """
     if body_matches is not None and not isinstance(body_matches, str):
-        msg = f"body_matches must be a str, not {type(body_matches).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"body_matches must be a str, not {type(body_matches).__name__}")
     if waiting not in ("keep", "drop"):
-        msg = f"waiting must be 'keep' or 'drop', not {waiting!r}"
-        raise ValueError(msg)
+        raise ValueError(f"waiting must be 'keep' or 'drop', not {waiting!r}")
     request = export_request(
         topics=topics,
         start_time=start_time,
@@ -131,15 +129,12 @@ def export(
     target = text_of(dest)
     kind = format_of(shown_url(target) if is_url(target) else target, format)
     if parts and kind not in ("parquet", "arrow"):
-        msg = f"parts are for Parquet and Arrow; {kind} can be resumed without them"
-        raise ValueError(msg)
+        raise ValueError(f"parts are for Parquet and Arrow; {kind} can be resumed without them")
     if keep_offsets is not None and kind != "store":
-        msg = f"keep_offsets is for stores; {kind} has the offsets of the source in the column queue_offset"
-        raise ValueError(msg)
+        raise ValueError(f"keep_offsets is for stores; {kind} has the offsets of the source in the column queue_offset")
     if (url := target_url(target, target_options)) is not None:
         if mapping is not None:
-            msg = "at a URL, the mapping is a part of the result: omit mapping"
-            raise ValueError(msg)
+            raise ValueError("at a URL, the mapping is a part of the result: omit mapping")
         chosen = (request, waiting == "keep", keep_offsets, progress)
         return _to_url((source, dledger_end), url, target_options, kind, chosen)
     work = _work(kind)(

@@ -23,9 +23,7 @@ def format_of(path: Path | str, format: str | None) -> str:
     found = ENDINGS.get(PurePosixPath(path).suffix.lower()) if format is None else format
     if found is None:
         formats = ", ".join(_FORMATS)
-        msg = f"{path}: unknown ending; give format= (on the command line --to or --from), one of {formats}"
-        raise ValueError(msg)
+        raise ValueError(f"{path}: unknown ending; give format= (on the command line --to or --from), one of {formats}")
     if found not in _FORMATS:
-        msg = f"format must be one of {', '.join(_FORMATS)}, not {format!r}"
-        raise ValueError(msg)
+        raise ValueError(f"format must be one of {', '.join(_FORMATS)}, not {format!r}")
     return found

@@ -139,11 +139,9 @@ class Export:
             # An export was killed in its last step.
             remove_state(path)
         if folder and path.exists():
-            msg = f"{path}: exists already; choose a new folder for the parts"
-            raise FileExistsError(msg)
+            raise FileExistsError(f"{path}: exists already; choose a new folder for the parts")
         if path.is_dir() or (path.exists() and not self._overwrite):
-            msg = f"{path}: exists already; set overwrite to replace a file"
-            raise FileExistsError(msg)
+            raise FileExistsError(f"{path}: exists already; set overwrite to replace a file")
 
     def _tell(self, stream: Any, position: int) -> None:
         if self._progress is not None:

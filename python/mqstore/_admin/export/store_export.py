@@ -136,14 +136,11 @@ class StoreExport(Export):
     def check_store(self) -> None:
         """Raises the error for a wrong source or a wrong selection, before the target store is created."""
         if self._request["columns"] is not None:
-            msg = "columns are for files; a store takes whole messages"
-            raise ValueError(msg)
+            raise ValueError("columns are for files; a store takes whole messages")
         if self._keep_offsets and not self._wants_offsets:
-            msg = "a selection of messages leaves gaps in the queues: with keep_offsets, select only topics"
-            raise ValueError(msg)
+            raise ValueError("a selection of messages leaves gaps in the queues: with keep_offsets, select only topics")
         if self.named == os.path.realpath(self.dest):
-            msg = f"{self.dest}: a store cannot be exported into itself"
-            raise ValueError(msg)
+            raise ValueError(f"{self.dest}: a store cannot be exported into itself")
         _native.scan_schema(self._request)
         _native.scan_open(self.source, self._request).close()
 

@@ -101,8 +101,7 @@ def expire(
 def _policy(text: str) -> RetentionPolicy:
     policies: dict[str, RetentionPolicy] = {"finished": "finished", "time": "time"}
     if text not in policies:
-        message = f'--retention-policy {text!r} must be "finished" or "time"'
-        raise typer.BadParameter(message)
+        raise typer.BadParameter(f'--retention-policy {text!r} must be "finished" or "time"')
     return policies[text]
 
 

@@ -140,8 +140,7 @@ def compact(
     check_on_error(on_error, are_several=not one)
     chosen = topic_list(topics)
     if max_tasks is not None and max_tasks < 1:
-        msg = f"max_tasks must be at least 1, not {max_tasks}"
-        raise ValueError(msg)
+        raise ValueError(f"max_tasks must be at least 1, not {max_tasks}")
     if strategy not in get_args(Strategy):
         raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
     given: dict[str, Any] = dict(options)

@@ -68,8 +68,7 @@ def staged(output: str, job_id: str | None) -> Iterator[Path]:
 
 def _must_be_new(target: Path) -> None:
     if os.path.lexists(target):
-        msg = f"{target}: exists already; choose a new folder as output"
-        raise FileExistsError(msg)
+        raise FileExistsError(f"{target}: exists already; choose a new folder as output")
 
 
 class Source:

@@ -57,8 +57,7 @@ def homes(paths: Stores, *, with_urls: bool = False, storage_options: Mapping[st
         NotAStoreError: a pattern matches no store.
     """
     if is_one(paths):
-        msg = f"paths must be an iterable of directories, not {type(paths).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"paths must be an iterable of directories, not {type(paths).__name__}")
     texts = [text if with_urls and is_url(text) else absolute(text) for text in texts_of(paths)]
     return list(dict.fromkeys(text_of(path) for path in expanded(texts, storage_options)))
 

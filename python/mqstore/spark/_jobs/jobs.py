@@ -166,8 +166,7 @@ def export(
 
     require(spark)
     if format not in ("parquet", "arrow"):
-        msg = f"format must be parquet or arrow, not {format!r}"
-        raise ValueError(msg)
+        raise ValueError(f"format must be parquet or arrow, not {format!r}")
     started = time.monotonic()
     places = {"path": text_of(cast("StorePath", path))} if is_one(path) else {"paths": json.dumps(texts_of(path))}
     chosen = read_options({name: _spelled(value) for name, value in {**options, **places}.items()})

@@ -76,8 +76,7 @@ def as_dataframe(
     named = dict(reports) if isinstance(reports, Mapping) else None
     found = [reports] if named is None else list(named.values())
     if not found:
-        msg = "reports is empty: there is no report to convert"
-        raise ValueError(msg)
+        raise ValueError("reports is empty: there is no report to convert")
     kind = type(found[0])
     if kind not in _KINDS or any(type(each) is not kind for each in found):
         msg = f"reports must come from one job, not {', '.join(sorted({type(each).__name__ for each in found}))}"

@@ -65,15 +65,13 @@ def tasks(
             from mqstore import MQStoreError, _native
         except ImportError as error:
             advice = "install it there, or call mqstore.spark.ship(spark) before the job"
-            msg = f"{mark}mqstore cannot be imported on {here}: {error}; {advice}"
-            raise RuntimeError(msg) from None
+            raise RuntimeError(f"{mark}mqstore cannot be imported on {here}: {error}; {advice}") from None
         if _native.__version__ != version:
             msg = f"{mark}mqstore is {_native.__version__} on {here} and {version} on the driver; use one version"
             raise RuntimeError(msg)
         context = TaskContext.get()
         if context is None:
-            msg = f"{mark}it was not started in a Spark task"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{mark}it was not started in a Spark task")
         from mqstore.spark._jobs import work
 
         numbers, answers, failed = [], [], []
@@ -89,8 +87,7 @@ def tasks(
                         answer, is_error = work.call(verb, arguments, attempt, tells), False
                     except (MQStoreError, OSError) as error:
                         if not keeps:
-                            msg = f"{mark}{type(error).__name__}: {error}{work.hint(error)}"
-                            raise RuntimeError(msg) from None
+                            raise RuntimeError(f"{mark}{type(error).__name__}: {error}{work.hint(error)}") from None
                         # The driver may not have the classes of other libraries.
                         is_known = isinstance(error, MQStoreError) or type(error).__module__ == "builtins"
                         kept = error if is_known else MQStoreError(f"{type(error).__name__}: {error}")

@@ -87,8 +87,7 @@ def verify(
     if strategy not in get_args(Strategy):
         raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
     if max_tasks is not None and max_tasks < 1:
-        msg = f"max_tasks must be at least 1, not {max_tasks}"
-        raise ValueError(msg)
+        raise ValueError(f"max_tasks must be at least 1, not {max_tasks}")
     elsewhere = None if staging is None else absolute(staging)
     least = {"auto": _STRETCH_BYTES, "ranged": 0}.get(strategy)
     storage = dict(storage_options or {})

@@ -217,8 +217,7 @@ def lost(options: dict[str, Any], goes_on: str) -> Callable[[str], None]:
 
     def hear(text: str) -> None:
         if options["fail_on_data_loss"]:
-            msg = f"{text}; with the option failOnDataLoss=false {goes_on} after the deleted messages"
-            raise MQStoreError(msg)
+            raise MQStoreError(f"{text}; with the option failOnDataLoss=false {goes_on} after the deleted messages")
         warnings.warn(text, mqstore.StoreWarning, stacklevel=2)
 
     return hear

@@ -166,11 +166,10 @@ def _passed(
         if what == "deleted":
             _deleted(options, text)
         elif options["mode"] == "FAILFAST":
-            msg = (
+            raise MQStoreError(
                 f"{text}; the option onDamage=skip (mode=DROPMALFORMED) skips it, mode=PERMISSIVE returns the error in "
                 "a column, and `mqstore repair` repairs the store"
             )
-            raise MQStoreError(msg)
         elif options["mode"] == "PERMISSIVE":
             yield _told(options, path, text)
         else:

@@ -90,8 +90,7 @@ def stage(
 
     context = TaskContext.get()
     if context is None:
-        msg = "rows can be staged only in a Spark task"
-        raise MQStoreError(msg)
+        raise MQStoreError("rows can be staged only in a Spark task")
     batch = context.getLocalProperty("streaming.sql.batchId")
     query = context.getLocalProperty("sql.streaming.queryId")
     attempt = f"{context.partitionId()}-{context.attemptNumber()}-{context.taskAttemptId()}-{secrets.token_hex(8)}.run"
@@ -121,8 +120,7 @@ def _same_folder(options: dict[str, Any]) -> None:
     except OSError:
         same = False
     if not same:
-        msg = f"{token} differs between this executor and the driver: {SAME_PATH}"
-        raise MQStoreError(msg)
+        raise MQStoreError(f"{token} differs between this executor and the driver: {SAME_PATH}")
 
 
 def _blocks(

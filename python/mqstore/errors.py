@@ -48,40 +48,14 @@ import queue as _queue
 from typing import TYPE_CHECKING, Any, ClassVar
 
 __all__ = [
-    "ConsumerClosedError",
-    "CorruptionError",
-    "DiskFullError",
-    "Empty",
-    "ForkedProcessError",
-    "Full",
-    "InvalidFilterError",
-    "InvalidMessageError",
-    "InvalidOptionError",
-    "LeaseLostError",
-    "MQStoreError",
-    "MessageTooLargeError",
-    "NotAStoreError",
-    "OffsetOutOfRangeError",
-    "QueueNotAssignedError",
-    "QuotaFull",
-    "RefusedError",
-    "RemoteStoreError",
-    "ResultExistsError",
-    "ResultNotFoundError",
-    "ShutDown",
-    "StoreBusyError",
-    "StoreChangedError",
-    "StoreClosedError",
-    "StoreIOError",
-    "StoreLockedError",
-    "StorePermissionError",
-    "StorePoisonedError",
-    "StoreReadOnlyError",
-    "StoreTimeoutError",
-    "StoreWarning",
-    "TopicNotFoundError",
+    "ConsumerClosedError", "CorruptionError", "DiskFullError", "Empty", "ForkedProcessError", "Full",
+    "InvalidFilterError", "InvalidMessageError", "InvalidOptionError", "LeaseLostError", "MQStoreError",
+    "MessageTooLargeError", "NotAStoreError", "OffsetOutOfRangeError", "QueueNotAssignedError", "QuotaFull",
+    "RefusedError", "RemoteStoreError", "ResultExistsError", "ResultNotFoundError", "ShutDown", "StoreBusyError",
+    "StoreChangedError", "StoreClosedError", "StoreIOError", "StoreLockedError", "StorePermissionError",
+    "StorePoisonedError", "StoreReadOnlyError", "StoreTimeoutError", "StoreWarning", "TopicNotFoundError",
     "UnsupportedFormatError",
-]
+]  # fmt: skip
 
 if TYPE_CHECKING:
 

@@ -45,246 +45,153 @@ class _Kind(NamedTuple):
 
     field: str
     """Field of `StoreStats`, `TopicQuota`, `QueueInfo` or a class of this file with the value."""
-    name: str
-    """Name in Prometheus."""
-    other_name: str
-    """Name in OpenTelemetry, which has the unit separately."""
+    short_name: str
+    """Name in OpenTelemetry after `mqstore.`."""
     unit: str
     """Unit in the notation of OpenTelemetry."""
     about: str
     scale: float = 1
     """Divisor of the field."""
+    counts: bool = False
+    """Whether it is a counter, which only grows while the store is open."""
 
     @property
-    def counts(self) -> bool:
-        """Whether it is a counter, which only grows while the store is open."""
-        return self.name.endswith("_total")
+    def name(self) -> str:
+        """Name in Prometheus, which ends with the unit of a size or a time."""
+        name = f"mqstore_{self.short_name.replace('.', '_')}"
+        if (unit := _UNITS.get(self.unit)) is not None:
+            name = f"{name.removesuffix('_time').removesuffix(f'_{unit}')}_{unit}"
+        return f"{name}_total" if self.counts else name
 
+
+# Units that Prometheus has in its names.
+_UNITS = {"By": "bytes", "s": "seconds"}
 
 _STORE = (
-    _Kind(
-        "appends",
-        "mqstore_appended_messages_total",
-        "mqstore.appended_messages",
-        "{message}",
-        "Messages appended since the open.",
-    ),
-    _Kind(
-        "appended_bytes",
-        "mqstore_appended_bytes_total",
-        "mqstore.appended_bytes",
-        "By",
-        "Bytes of the records appended since the open.",
-    ),
+    _Kind("appends", "appended_messages", "{message}", "Messages appended since the open.", counts=True),
+    _Kind("appended_bytes", "appended_bytes", "By", "Bytes of the records appended since the open.", counts=True),
     _Kind(
         "refused_appends",
-        "mqstore_refused_appends_total",
-        "mqstore.refused_appends",
+        "refused_appends",
         "{append}",
         "Appends refused since the open, because the store was busy, the disk nearly full, or a quota used up.",
+        counts=True,
     ),
     _Kind(
         "skipped_damage",
-        "mqstore_skipped_damage_total",
-        "mqstore.skipped_damage",
+        "skipped_damage",
         "{record}",
         "Damaged records, or damaged parts of the log, that reads of this process skipped since the open.",
+        counts=True,
     ),
     _Kind(
         "hot_reads",
-        "mqstore_hot_reads_total",
-        "mqstore.hot_reads",
+        "hot_reads",
         "{record}",
         "Records read near the end of the log since the open, within 40 % of the machine's memory.",
+        counts=True,
     ),
     _Kind(
         "cold_reads",
-        "mqstore_cold_reads_total",
-        "mqstore.cold_reads",
+        "cold_reads",
         "{record}",
         "Records read further from the end of the log since the open, and therefore probably from the disk.",
+        counts=True,
     ),
     _Kind(
         "paced_reads",
-        "mqstore_paced_reads_total",
-        "mqstore.paced_reads",
+        "paced_reads",
         "{read}",
         "Reads from the disk that waited for their turn since the open, because a writer of the store synced.",
+        counts=True,
     ),
+    _Kind("paced_read_ms", "paced_read_time", "s", "Total time of these waits.", scale=1000, counts=True),
     _Kind(
-        "paced_read_ms",
-        "mqstore_paced_read_seconds_total",
-        "mqstore.paced_read_time",
-        "s",
-        "Total time of these waits.",
-        1000,
-    ),
-    _Kind(
-        "expired_segments",
-        "mqstore_expired_segments_total",
-        "mqstore.expired_segments",
-        "{segment}",
-        "Segments of the log deleted since the open.",
+        "expired_segments", "expired_segments", "{segment}", "Segments of the log deleted since the open.", counts=True
     ),
     _Kind(
         "expired_bytes",
-        "mqstore_expired_bytes_total",
-        "mqstore.expired_bytes",
+        "expired_bytes",
         "By",
         "Bytes of the files deleted since the open, queue and index files included.",
+        counts=True,
     ),
     _Kind(
         "held_files",
-        "mqstore_held_files",
-        "mqstore.held_files",
+        "held_files",
         "{file}",
         "Deleted segments whose space is not free yet, because the program still uses them.",
     ),
     _Kind(
         "segments_kept_by",
-        "mqstore_segment_holders",
-        "mqstore.segment_holders",
+        "segment_holders",
         "{message}",
         "Unfinished messages that keep the oldest segment that is due by age.",
     ),
-    _Kind("log_min_offset", "mqstore_log_min_offset_bytes", "mqstore.log_min_offset", "By", "First byte of the log."),
-    _Kind(
-        "log_max_offset",
-        "mqstore_log_max_offset_bytes",
-        "mqstore.log_max_offset",
-        "By",
-        "One past the last byte of the log that can be read.",
-    ),
-    _Kind(
-        "durable_offset",
-        "mqstore_durable_offset_bytes",
-        "mqstore.durable_offset",
-        "By",
-        "One past the last synced byte of the log.",
-    ),
-    _Kind(
-        "dispatched_offset",
-        "mqstore_dispatched_offset_bytes",
-        "mqstore.dispatched_offset",
-        "By",
-        "Log offset up to which queues and index are built.",
-    ),
+    _Kind("log_min_offset", "log_min_offset", "By", "First byte of the log."),
+    _Kind("log_max_offset", "log_max_offset", "By", "One past the last byte of the log that can be read."),
+    _Kind("durable_offset", "durable_offset", "By", "One past the last synced byte of the log."),
+    _Kind("dispatched_offset", "dispatched_offset", "By", "Log offset up to which queues and index are built."),
     _Kind(
         "reader_lag_bytes",
-        "mqstore_reader_lag_bytes",
-        "mqstore.reader_lag",
+        "reader_lag",
         "By",
         "Largest distance of a cold read from the end of the log since the last call of stats(), or 0.",
     ),
-    _Kind("segments", "mqstore_segments", "mqstore.segments", "{segment}", "Segments of the log."),
-    _Kind("segment_size", "mqstore_segment_size_bytes", "mqstore.segment_size", "By", "Bytes of a segment."),
-    _Kind("log_bytes", "mqstore_log_bytes", "mqstore.log", "By", "Bytes of the log's segments."),
-    _Kind(
-        "max_bytes",
-        "mqstore_max_bytes",
-        "mqstore.max",
-        "By",
-        "Maximum bytes of the log's segments; missing without a limit.",
-    ),
-    _Kind("open_files", "mqstore_open_files", "mqstore.open_files", "{file}", "Open queue and index files."),
-    _Kind(
-        "max_open_files",
-        "mqstore_max_open_files",
-        "mqstore.max_open_files",
-        "{file}",
-        "Maximum number of queue and index files that stay open.",
-    ),
+    _Kind("segments", "segments", "{segment}", "Segments of the log."),
+    _Kind("segment_size", "segment_size", "By", "Bytes of a segment."),
+    _Kind("log_bytes", "log", "By", "Bytes of the log's segments."),
+    _Kind("max_bytes", "max", "By", "Maximum bytes of the log's segments; missing without a limit."),
+    _Kind("open_files", "open_files", "{file}", "Open queue and index files."),
+    _Kind("max_open_files", "max_open_files", "{file}", "Maximum number of queue and index files that stay open."),
 )
 
 _QUOTA = (
     _Kind(
         "max_messages",
-        "mqstore_topic_max_messages",
-        "mqstore.topic.max_messages",
+        "topic.max_messages",
         "{message}",
         "Maximum number of messages of the topic; missing without a quota.",
     ),
-    _Kind(
-        "messages",
-        "mqstore_topic_messages",
-        "mqstore.topic.messages",
-        "{message}",
-        "Messages of the topic in the log; missing without a quota.",
-    ),
+    _Kind("messages", "topic.messages", "{message}", "Messages of the topic in the log; missing without a quota."),
 )
 
 _QUEUE = (
-    _Kind(
-        "min_offset",
-        "mqstore_queue_min_offset",
-        "mqstore.queue.min_offset",
-        "{message}",
-        "First offset of the queue that can be read.",
-    ),
-    _Kind(
-        "max_offset",
-        "mqstore_queue_max_offset",
-        "mqstore.queue.max_offset",
-        "{message}",
-        "One past the last offset of the queue that can be read.",
-    ),
+    _Kind("min_offset", "queue.min_offset", "{message}", "First offset of the queue that can be read."),
+    _Kind("max_offset", "queue.max_offset", "{message}", "One past the last offset of the queue that can be read."),
     _Kind(
         "min_store_timestamp",
-        "mqstore_queue_min_store_timestamp_seconds",
-        "mqstore.queue.min_store_timestamp",
+        "queue.min_store_timestamp",
         "s",
         "Store time of the first message of the queue, in seconds since 1970; missing for an empty queue.",
-        1000,
+        scale=1000,
     ),
     _Kind(
         "max_store_timestamp",
-        "mqstore_queue_max_store_timestamp_seconds",
-        "mqstore.queue.max_store_timestamp",
+        "queue.max_store_timestamp",
         "s",
         "Store time of the last message of the queue, in seconds since 1970; missing for an empty queue.",
-        1000,
+        scale=1000,
     ),
 )
 
-_GROUP = (
-    _Kind(
-        "lag",
-        "mqstore_group_lag",
-        "mqstore.group.lag",
-        "{message}",
-        "Messages of the topic from the group's offset to the end.",
-    ),
-)
+_GROUP = (_Kind("lag", "group.lag", "{message}", "Messages of the topic from the group's offset to the end."),)
 
 _WORK = (
-    _Kind(
-        "ready",
-        "mqstore_work_queue_ready_messages",
-        "mqstore.work_queue.ready_messages",
-        "{message}",
-        "Messages of the work queue that a worker can get now.",
-    ),
+    _Kind("ready", "work_queue.ready_messages", "{message}", "Messages of the work queue that a worker can get now."),
     _Kind(
         "leased",
-        "mqstore_work_queue_leased_messages",
-        "mqstore.work_queue.leased_messages",
+        "work_queue.leased_messages",
         "{message}",
         "Messages of the work queue with a lease that has not ended.",
     ),
-    _Kind(
-        "delayed",
-        "mqstore_work_queue_delayed_messages",
-        "mqstore.work_queue.delayed_messages",
-        "{message}",
-        "Messages of the work queue that are due later.",
-    ),
+    _Kind("delayed", "work_queue.delayed_messages", "{message}", "Messages of the work queue that are due later."),
 )
 
 _DEAD = (
     _Kind(
         "dead",
-        "mqstore_group_dead_messages",
-        "mqstore.group.dead_messages",
+        "group.dead_messages",
         "{message}",
         "Dead letters of the group that were not redriven, including messages that become dead letters.",
     ),
@@ -306,7 +213,6 @@ class _Dead(NamedTuple):
 
 
 # Prometheus' names for the units of OpenTelemetry.
-_UNITS = {"By": "bytes", "s": "seconds"}
 # Labels of the rows of queues and groups.
 _OWN_LABELS = ("topic", "queue_id", "group")
 # Prefix of the dead-letter topic of a group.
@@ -453,7 +359,7 @@ class StoreObserver(_Watch):
     def _instruments(self, meter: Meter) -> None:
         for kind in self._kinds():
             make = meter.create_observable_counter if kind.counts else meter.create_observable_gauge
-            make(kind.other_name, [self._callback(kind)], unit=kind.unit, description=kind.about)
+            make(f"mqstore.{kind.short_name}", [self._callback(kind)], unit=kind.unit, description=kind.about)
 
     def _callback(self, kind: _Kind) -> _Callback:
         from opentelemetry.metrics import Observation

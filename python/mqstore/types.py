@@ -20,33 +20,11 @@ if TYPE_CHECKING:
     from mqstore._reports import ExpiredFile, Progress, StoreEvent
 
 __all__ = [
-    "ArrowStream",
-    "Boundary",
-    "BytesLike",
-    "Check",
-    "CompactionOptions",
-    "Compression",
-    "DledgerEnd",
-    "Durability",
-    "Duration",
-    "Filter",
-    "Keyless",
-    "Keys",
-    "LocalCompactionOptions",
-    "Mode",
-    "OnDamage",
-    "OnError",
-    "OnLost",
-    "Properties",
-    "ReadBound",
-    "Recovery",
-    "RetentionPolicy",
-    "Start",
-    "StoreOptionsDict",
-    "StorePath",
-    "Time",
+    "ArrowStream", "Boundary", "BytesLike", "Check", "CompactionOptions", "Compression", "DledgerEnd", "Durability",
+    "Duration", "Filter", "Keyless", "Keys", "LocalCompactionOptions", "Mode", "OnDamage", "OnError", "OnLost",
+    "Properties", "ReadBound", "Recovery", "RetentionPolicy", "Start", "StoreOptionsDict", "StorePath", "Time",
     "Visibility",
-]
+]  # fmt: skip
 
 StorePath: TypeAlias = "str | os.PathLike[str]"
 """Directory of a store."""

@@ -38,17 +38,9 @@ _UNIQUE_IDS = "unique_id"
 _KEYS = "keys.list.element"
 
 _DICTIONARY = [
-    "topic",
-    "queue_id",
-    "tags",
-    "flag",
-    "sys_flag",
-    "reconsume_times",
-    "prepared_transaction_offset",
-    "born_host",
-    "store_host",
-    "magic",
-]
+    "topic", "queue_id", "tags", "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "born_host",
+    "store_host", "magic",
+]  # fmt: skip
 _DELTA = ("queue_offset", "commit_log_offset", "size", "store_timestamp", "born_timestamp")
 
 # Bounds of bodies and of raw bytes help no query.

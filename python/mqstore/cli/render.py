@@ -47,26 +47,10 @@ class Body(StrEnum):
 
 # Names of the machine format before the body, in order.
 _FIELDS = (
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "commit_log_offset",
-    "size",
-    "message_id",
-    "unique_id",
-    "keys",
-    "tags",
-    "properties",
-    "flag",
-    "sys_flag",
-    "born_timestamp",
-    "born_host",
-    "store_timestamp",
-    "store_host",
-    "reconsume_times",
-    "prepared_transaction_offset",
-    "body_crc",
-)
+    "topic", "queue_id", "queue_offset", "commit_log_offset", "size", "message_id", "unique_id", "keys", "tags",
+    "properties", "flag", "sys_flag", "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times",
+    "prepared_transaction_offset", "body_crc",
+)  # fmt: skip
 
 # Columns of the longest bar in a chart.
 _BAR_WIDTH = 40

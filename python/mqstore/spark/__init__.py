@@ -25,15 +25,6 @@ from mqstore.spark._ship import ship
 from mqstore.spark._write.append import resume
 
 __all__ = [
-    "Reports",
-    "Strategy",
-    "as_dataframe",
-    "compact",
-    "export",
-    "job_details",
-    "rebuild",
-    "register",
-    "resume",
-    "ship",
+    "Reports", "Strategy", "as_dataframe", "compact", "export", "job_details", "rebuild", "register", "resume", "ship",
     "verify",
-]
+]  # fmt: skip

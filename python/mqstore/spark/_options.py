@@ -53,37 +53,11 @@ STORE = "store"
 """The column with the directory or URL of each row, if a read has several stores."""
 
 _READ = [
-    "path",
-    "paths",
-    "storageOptions",
-    "topic",
-    "topics",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "failOnDataLoss",
-    "archive",
-    "includeBody",
-    "includeProperties",
-    "columns",
-    "bodyFormat",
-    "tags",
-    "sql",
-    "keys",
-    "mode",
-    "onDamage",
-    "onError",
-    "columnNameOfCorruptRecord",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "splitBytes",
-    "batchBytes",
-    "pushdown",
-]
+    "path", "paths", "storageOptions", "topic", "topics", "subscribe", "subscribePattern", "assign", "startingOffsets",
+    "endingOffsets", "startingTimestamp", "endingTimestamp", "failOnDataLoss", "archive", "includeBody",
+    "includeProperties", "columns", "bodyFormat", "tags", "sql", "keys", "mode", "onDamage", "onError",
+    "columnNameOfCorruptRecord", "minPartitions", "maxRecordsPerPartition", "splitBytes", "batchBytes", "pushdown",
+]  # fmt: skip
 _STREAM = ["maxOffsetsPerTrigger", "maxBytesPerTrigger"]
 _WRITE = ["path", "topic", "queues", "jobId", "maxMessageSize", "compression", "compressOver", "mode", "reportPath"]
 

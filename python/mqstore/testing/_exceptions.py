@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 __all__ = [
-    "BadRequestException",
-    "ClientException",
-    "IllegalArgumentException",
-    "IllegalStateException",
-    "NotFoundException",
+    "BadRequestException", "ClientException", "IllegalArgumentException", "IllegalStateException", "NotFoundException",
     "UnsupportedException",
-]
+]  # fmt: skip
 
 
 class ClientException(Exception):  # noqa: N818 - the name in RocketMQ's client

@@ -26,15 +26,8 @@ if TYPE_CHECKING:
     from mqstore.types import StorePath
 
 __all__ = [
-    "Damage",
-    "cut_file",
-    "flip_bit",
-    "flip_body_bit",
-    "lose_index",
-    "lose_queue",
-    "tear_tail",
-    "write_bytes",
-]
+    "Damage", "cut_file", "flip_bit", "flip_body_bit", "lose_index", "lose_queue", "tear_tail", "write_bytes",
+]  # fmt: skip
 
 # Bytes of a record before its body: fixed fields and two hosts, each of 8 bytes, or 20 bytes for IPv6.
 _FIXED = 88

@@ -48,29 +48,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "BadRequestException",
-    "Broker",
-    "ClientConfiguration",
-    "ClientException",
-    "ConsumeResult",
-    "Credentials",
-    "FilterExpression",
-    "FilterType",
-    "IllegalArgumentException",
-    "IllegalStateException",
-    "Message",
-    "MessageListener",
-    "NotFoundException",
-    "Producer",
-    "PushConsumer",
-    "SendReceipt",
-    "SimpleConsumer",
-    "Transaction",
-    "TransactionChecker",
-    "TransactionResolution",
-    "UnsupportedException",
-    "installed",
-]
+    "BadRequestException", "Broker", "ClientConfiguration", "ClientException", "ConsumeResult", "Credentials",
+    "FilterExpression", "FilterType", "IllegalArgumentException", "IllegalStateException", "Message", "MessageListener",
+    "NotFoundException", "Producer", "PushConsumer", "SendReceipt", "SimpleConsumer", "Transaction",
+    "TransactionChecker", "TransactionResolution", "UnsupportedException", "installed",
+]  # fmt: skip
 
 _NAME = re.compile(r"^[%a-zA-Z0-9_-]+$")
 _MOST_BODY_BYTES = 4 << 20

@@ -13,17 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _REPEATED = [
-    "store",
-    "topic",
-    "queue_id",
-    "tags",
-    "properties.key_value.key",
-    "flag",
-    "sys_flag",
-    "born_host",
-    "store_host",
+    "store", "topic", "queue_id", "tags", "properties.key_value.key", "flag", "sys_flag", "born_host", "store_host",
     "reconsume_times",
-]
+]  # fmt: skip
 """Parquet columns with a dictionary. For columns whose values differ in each row, a dictionary only costs time."""
 
 # Bytes of columns in a row group.

@@ -12,18 +12,9 @@ from mqstore.cli.render import Format
 
 # Parts of `info` with their own tables or notes.
 _IN_TABLES = (
-    "hours",
-    "topics",
-    "parts",
-    "disk",
-    "consumers",
-    "popped",
-    "delayed",
-    "undecided",
-    "segments_kept_by",
-    "dledger",
+    "hours", "topics", "parts", "disk", "consumers", "popped", "delayed", "undecided", "segments_kept_by", "dledger",
     "notes",
-)
+)  # fmt: skip
 
 
 def info_tables(report: mqstore.StoreInfo) -> None:

@@ -551,10 +551,10 @@ class Store(DeliveringStore):
             StoreReadOnlyError: the store is open for reading.
             StoreBusyError: another thread is rebuilding it.
         """
-        from mqstore._reports import Progress, RebuildReport
+        from mqstore._reports import RebuildReport
+        from mqstore._reports.base import told
 
-        tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-        return RebuildReport._timed(lambda: self._rebuild(tell))
+        return RebuildReport._timed(lambda: self._rebuild(told(progress)))
 
     def compact(
         self, topic: str | Iterable[str] | None = None, **options: Unpack[LocalCompactionOptions]
@@ -681,7 +681,8 @@ class Store(DeliveringStore):
         from dataclasses import replace
 
         from mqstore._admin.directories import make_at_url, must_be_new
-        from mqstore._reports import Progress, SnapshotReport
+        from mqstore._reports import SnapshotReport
+        from mqstore._reports.base import told
 
         self._check()
         home_of(self.path, "make a snapshot of it")
@@ -693,8 +694,7 @@ class Store(DeliveringStore):
             return make_at_url(url, target_options, make)
         target = text_of(dest)
         must_be_new(target)
-        tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-        return SnapshotReport(path=target, **self._snapshot(target, tell))
+        return SnapshotReport(path=target, **self._snapshot(target, told(progress)))
 
     def scan(
         self,

@@ -570,11 +570,14 @@ class StoreWarning(UserWarning):
     """
 
 
-for _name in __all__:
-    _class = globals()[_name]
+def _complete(kind: Any) -> None:
     # Tracebacks and pickles show the public name of a class.
-    _class.__module__ = "mqstore"
-    if "__init__" in vars(_class):
-        _code = _class.__init__.__code__
-        _class._fields = _code.co_varnames[1 : _code.co_argcount]
-del _name, _class, _code
+    kind.__module__ = "mqstore"
+    if "__init__" in vars(kind):
+        code = kind.__init__.__code__
+        kind._fields = code.co_varnames[1 : code.co_argcount]
+
+
+for _name in __all__:
+    _complete(globals()[_name])
+del _name

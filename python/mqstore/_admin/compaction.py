@@ -54,14 +54,9 @@ def request(
     check_names(options, LocalCompactionOptions)
     threads = count_of("threads", threads)
     rate = byte_rate(max_bytes_per_second)
-    tell = None
-    if progress is not None:
-        from mqstore._reports import Progress
+    from mqstore._reports.base import told
 
-        def tell(done: int, total: int) -> None:
-            progress(Progress(done, total))
-
-    return (options_json(**options), threads or os.cpu_count() or 1, rate), tell
+    return (options_json(**options), threads or os.cpu_count() or 1, rate), told(progress)
 
 
 def check_names(given: Iterable[str], options: type[CompactionOptions]) -> None:

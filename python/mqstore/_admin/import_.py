@@ -102,24 +102,11 @@ def import_(
     settings = settings_of(files[0]) if kind == "jsonl" and topic is None else Settings({}, {})
     topics: dict[str, int] = {}
     skipped = 0
-    places: list[str] = []
-    messages: list[tuple[Any, ...]] = []
-    size = 0
-    for place, row, _done, _total in _rows(files, kind):
-        message = _message(place, row, topic)
-        if message is None:
-            skipped += 1
-            continue
-        topics[message[0]] = topics.get(message[0], 0) + 1
-        places.append(place)
-        messages.append(message)
-        size += len(message[2])
-        if len(messages) >= _ROWS or size >= _BYTES:
-            _check(places, messages)
-            places.clear()
-            messages.clear()
-            size = 0
-    _check(places, messages)
+    for places, messages, refused, _ in _batches(files, kind, topic):
+        skipped += refused
+        for name, *_rest in messages:
+            topics[name] = topics.get(name, 0) + 1
+        _check(places, messages)
     if not dry_run:
         with _store.open(path, "create", options=options) as store:
             with settings.given_to(store):
@@ -150,6 +137,27 @@ def _check(places: list[str], messages: list[tuple[Any, ...]]) -> None:
         raise
 
 
+def _batches(
+    files: list[Path], kind: str, topic: str | None
+) -> Iterator[tuple[list[str], list[tuple[Any, ...]], int, tuple[int, int] | None]]:
+    """Yields places, messages, and the number of rows that become no messages; and the position, except at the end."""
+    places: list[str] = []
+    messages: list[tuple[Any, ...]] = []
+    size = skipped = 0
+    for place, row, done, total in _rows(files, kind):
+        message = _message(place, row, topic)
+        if message is None:
+            skipped += 1
+            continue
+        places.append(place)
+        messages.append(message)
+        size += len(message[2])
+        if len(messages) >= _ROWS or size >= _BYTES:
+            yield places, messages, skipped, (done, total)
+            places, messages, size, skipped = [], [], 0, 0
+    yield places, messages, skipped, None
+
+
 def _append(
     store: _native.NativeStore,
     files: list[Path],
@@ -159,12 +167,8 @@ def _append(
 ) -> None:
     from mqstore._reports import Progress
 
-    places: list[str] = []
-    messages: list[tuple[Any, ...]] = []
-    size = appended = 0
-
-    def flush() -> None:
-        nonlocal appended, size
+    appended = 0
+    for places, messages, _, position in _batches(files, kind, topic):
         while messages:
             try:
                 done = _native.append_rows(store, messages)
@@ -173,20 +177,8 @@ def _append(
                 done = len(messages)
             appended += done
             del places[:done], messages[:done]
-        size = 0
-
-    for place, row, done, total in _rows(files, kind):
-        message = _message(place, row, topic)
-        if message is None:
-            continue
-        places.append(place)
-        messages.append(message)
-        size += len(message[2])
-        if len(messages) >= _ROWS or size >= _BYTES:
-            flush()
-            if progress is not None:
-                progress(Progress(done, total))
-    flush()
+        if progress is not None and position is not None:
+            progress(Progress(*position))
 
 
 def _append_each(store: _native.NativeStore, places: list[str], messages: list[tuple[Any, ...]], appended: int) -> None:

@@ -223,9 +223,6 @@ class LogicQueues:
 
         request = request_of(
             topics=topic,
-            queue_id=None,
-            start=None,
-            end=None,
             start_time=start_time,
             end_time=end_time,
             keys=keys,

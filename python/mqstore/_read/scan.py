@@ -264,8 +264,8 @@ class Scan:
 
 
 def request_of(**given: Any) -> dict[str, Any]:
-    """Returns the request for the native scan."""
-    found = dict(given)
+    """Returns the request for the native scan; the first four arguments can be omitted."""
+    found = {**dict.fromkeys(("topics", "queue_id", "start", "end")), **given}
     if isinstance(found["topics"], str):
         found["topics"] = [found["topics"]]
     for name in ("topics", "columns", "keys"):

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Self, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import pandas as pd
     import polars as pl
@@ -115,3 +115,8 @@ class Progress(_Report):
     """Bytes processed."""
     total: int
     """Bytes in total."""
+
+
+def told(progress: Callable[[Progress], object] | None) -> Callable[[int, int], object] | None:
+    """Returns the native form of a `progress=` callback: a function of two numbers."""
+    return None if progress is None else lambda done, total: progress(Progress(done, total))

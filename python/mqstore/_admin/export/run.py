@@ -40,9 +40,6 @@ def export_request(
     """Returns the request for the native scan of an export; the arguments are those of `export`."""
     request = request_of(
         topics=topics,
-        queue_id=None,
-        start=None,
-        end=None,
         start_time=start_time,
         end_time=end_time,
         keys=keys,

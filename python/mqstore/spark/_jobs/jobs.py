@@ -72,10 +72,7 @@ def rebuild(
 
 
 def _rebuilt(answer: bytes) -> RebuildReport | Exception:
-    if isinstance(answer, Failed):
-        return answer.error()
-    report = plain(answer)
-    return RebuildReport(**{**report, "skipped": tuple(report["skipped"])})
+    return answer.error() if isinstance(answer, Failed) else RebuildReport._from_dict(plain(answer))
 
 
 @overload

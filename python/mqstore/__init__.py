@@ -16,15 +16,7 @@ import typing as _typing
 
 from mqstore import errors, types
 from mqstore._admin.directories import compact, info, rebuild, repair, verify
-from mqstore._native import (
-    AppendResult,
-    AppendResults,
-    LeasedMessage,
-    Message,
-    SqlFilter,
-    StoredMessage,
-    __version__,
-)
+from mqstore._native import AppendResult, AppendResults, LeasedMessage, Message, SqlFilter, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.errors import (
     ConsumerClosedError,

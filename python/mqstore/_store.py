@@ -372,12 +372,7 @@ class Store(DeliveringStore):
         return {topic: TopicQuota(most, messages) for topic, most, messages in _native.quotas(self)}
 
     def set_retention(
-        self,
-        topic: str,
-        *,
-        keep: Duration | None = None,
-        max_bytes: int | None = None,
-        max_messages: int | None = None,
+        self, topic: str, *, keep: Duration | None = None, max_bytes: int | None = None, max_messages: int | None = None
     ) -> None:
         """Sets how much of a topic stays readable, whatever the retention of the store. Durable when this returns.
 

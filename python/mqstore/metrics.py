@@ -384,12 +384,7 @@ class StoreObserver(_Watch):
 
 
 def observe(
-    store: Store,
-    meter: Meter,
-    *,
-    labels: Mapping[str, str] | None = None,
-    queues: bool = False,
-    groups: bool = True,
+    store: Store, meter: Meter, *, labels: Mapping[str, str] | None = None, queues: bool = False, groups: bool = True
 ) -> StoreObserver:
     """Makes a meter of OpenTelemetry observe a store; docs/metrics.md lists the metrics.
 

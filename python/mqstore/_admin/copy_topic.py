@@ -184,12 +184,7 @@ class _Copy:
     """The state of a copy, in its folder."""
 
     def __init__(
-        self,
-        place: Any,
-        target: Path,
-        topics: list[str],
-        folder: Path,
-        progress: Callable[[Progress], object] | None,
+        self, place: Any, target: Path, topics: list[str], folder: Path, progress: Callable[[Progress], object] | None
     ) -> None:
         self._place = place
         self._target = target
@@ -361,11 +356,7 @@ def translated(runs: Runs, offset: int) -> int:
 
 
 def _move_groups(
-    consumers: Iterable[GroupInfo],
-    target: str,
-    copied: _Copy,
-    groups: Iterable[str] | None,
-    over_gaps: bool,
+    consumers: Iterable[GroupInfo], target: str, copied: _Copy, groups: Iterable[str] | None, over_gaps: bool
 ) -> tuple[tuple[MovedGroup, ...], tuple[MovedGroup, ...]]:
     """Commits in the target what the groups have read of the source. No group moves back.
 

@@ -14,13 +14,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("mqstore")
 
 _WARNINGS = frozenset({"appends_refused"})
-_LOGGED = _WARNINGS | {
-    "segment_deleted",
-    "segment_kept",
-    "queue_file_deleted",
-    "index_file_deleted",
-    "appends_resumed",
-}
+_LOGGED = _WARNINGS | {"segment_deleted", "segment_kept", "queue_file_deleted", "index_file_deleted", "appends_resumed"}
 
 
 def logged(options: StoreOptions) -> Callable[[StoreEvent], object] | None:

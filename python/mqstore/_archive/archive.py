@@ -342,10 +342,7 @@ class StoreArchive:
         self._link(place.text, target_options, first)
 
     def run(
-        self,
-        *,
-        target_options: Mapping[str, Any] | None = None,
-        progress: Callable[[Progress], object] | None = None,
+        self, *, target_options: Mapping[str, Any] | None = None, progress: Callable[[Progress], object] | None = None
     ) -> ArchiveReport:
         """Archives all full segments that the archive does not contain yet and that are old enough.
 

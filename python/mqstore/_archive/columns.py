@@ -44,12 +44,7 @@ _DICTIONARY = [
 _DELTA = ("queue_offset", "commit_log_offset", "size", "store_timestamp", "born_timestamp")
 
 # Bounds of bodies and of raw bytes help no query.
-_STATISTICS = [
-    *_DICTIONARY,
-    *_DELTA,
-    _UNIQUE_IDS,
-    _KEYS,
-]
+_STATISTICS = [*_DICTIONARY, *_DELTA, _UNIQUE_IDS, _KEYS]
 
 
 @cache

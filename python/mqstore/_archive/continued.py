@@ -25,11 +25,7 @@ from mqstore._archive.reader import ArchiveReader
 from mqstore._read.lasting import Lasting
 from mqstore._read.stores import RowSource
 from mqstore._times import milliseconds_of
-from mqstore.errors import (
-    CorruptionError,
-    MQStoreError,
-    OffsetOutOfRangeError,
-)
+from mqstore.errors import CorruptionError, MQStoreError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping

@@ -250,24 +250,14 @@ class History:
         return rows.append_column("messages", counts).sort_by("commit_log_offset")
 
     def queue(
-        self,
-        topic: str,
-        wanted: QueueRange,
-        log_start: int,
-        filter: Filter | None,
-        on_damage: OnDamage,
+        self, topic: str, wanted: QueueRange, log_start: int, filter: Filter | None, on_damage: OnDamage
     ) -> Iterator[StoredMessage]:
         """Yields the messages of a part of a queue that ends where the log begins, at log offset `log_start`."""
         for messages, _ in self.steps(topic, wanted, log_start, filter, on_damage):
             yield from messages
 
     def steps(
-        self,
-        topic: str,
-        wanted: QueueRange,
-        log_start: int,
-        filter: Filter | None,
-        on_damage: OnDamage,
+        self, topic: str, wanted: QueueRange, log_start: int, filter: Filter | None, on_damage: OnDamage
     ) -> Iterator[tuple[list[StoredMessage], int]]:
         """Yields messages as `queue`, some at once, each time with the queue offset after them.
 
@@ -277,12 +267,7 @@ class History:
             yield from self._of_part(topic, part, wanted, filter, on_damage)
 
     def topic(
-        self,
-        topic: str,
-        wanted: list[QueueRange],
-        log_start: int,
-        filter: Filter | None,
-        on_damage: OnDamage,
+        self, topic: str, wanted: list[QueueRange], log_start: int, filter: Filter | None, on_damage: OnDamage
     ) -> Iterator[StoredMessage]:
         """Yields the messages of several queues, merged by store time and log offset within each range of the log."""
         parts: dict[str, tuple[ArchivedFile, list[tuple[QueuePart, QueueRange]]]] = {}

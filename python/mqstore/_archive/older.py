@@ -36,12 +36,7 @@ class _Position:
 class OlderMessages:
     """The messages from before the log, for one consumer. It calls with its lock, so from one thread at a time."""
 
-    def __init__(
-        self,
-        store: ContinuedReads,
-        filter: Filter | None,
-        on_damage: OnDamage,
-    ) -> None:
+    def __init__(self, store: ContinuedReads, filter: Filter | None, on_damage: OnDamage) -> None:
         self._store = store
         self._filter = filter
         self._on_damage: OnDamage = on_damage

@@ -168,11 +168,7 @@ class Run:
             self._advance(manifest, manifest.covered_from(start))
 
     def _archived(
-        self,
-        manifest: ArchiveManifest,
-        segments: list[ArchivedSegment],
-        folder: Path,
-        tell: Callable[[int], None],
+        self, manifest: ArchiveManifest, segments: list[ArchivedSegment], folder: Path, tell: Callable[[int], None]
     ) -> ArchiveManifest:
         """Writes the files of some segments and creates the next manifest. Returns it."""
         work = _Files(self._store, self._place, self._settings, folder, segments)
@@ -278,12 +274,7 @@ class _Files:
     """The files of some neighbouring segments."""
 
     def __init__(
-        self,
-        store: NativeStore,
-        place: ArchivePlace,
-        settings: Settings,
-        folder: Path,
-        segments: list[ArchivedSegment],
+        self, store: NativeStore, place: ArchivePlace, settings: Settings, folder: Path, segments: list[ArchivedSegment]
     ) -> None:
         self._store = store
         self._place = place

@@ -25,11 +25,7 @@ _MOST_REMOVED = 1000
 
 
 def clean(
-    url: str,
-    *,
-    older_than: Duration = "1d",
-    dry_run: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
+    url: str, *, older_than: Duration = "1d", dry_run: bool = False, storage_options: Mapping[str, Any] | None = None
 ) -> CleanReport:
     """Removes the objects that failed or unfinished writes of a result left at a URL.
 

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from mqstore import _extras, _native
 from mqstore._read.lasting import Lasting
-from mqstore._read.stores import (
-    RowSource,
-    Stores,
-    batches_of,
-    open_stream,
-    stores_of,
-)
+from mqstore._read.stores import RowSource, Stores, batches_of, open_stream, stores_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidOptionError

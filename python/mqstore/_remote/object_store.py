@@ -11,15 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras
-from mqstore._remote.failure import (
-    DENIED,
-    NO_BUCKET,
-    REMOVED,
-    REPLACED,
-    WRITE_DENIED,
-    RequestFailure,
-    Secrets,
-)
+from mqstore._remote.failure import DENIED, NO_BUCKET, REMOVED, REPLACED, WRITE_DENIED, RequestFailure, Secrets
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:

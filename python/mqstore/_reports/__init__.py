@@ -5,13 +5,7 @@ Each file has the results of some related verbs. Other packages import the class
 
 from __future__ import annotations
 
-from mqstore._reports.archive import (
-    ArchiveFile,
-    ArchiveQueue,
-    ArchiveReport,
-    ArchiveRestoreReport,
-    ArchiveVerifyReport,
-)
+from mqstore._reports.archive import ArchiveFile, ArchiveQueue, ArchiveReport, ArchiveRestoreReport, ArchiveVerifyReport
 from mqstore._reports.base import Progress
 from mqstore._reports.base import _Report as _Report
 from mqstore._reports.compaction import CompactionReport, RestoredQueue, RestoreReport

@@ -37,11 +37,7 @@ class TopicRetention(_Report):
 
     @classmethod
     def _of_row(
-        cls,
-        topic: str,
-        limits: tuple[int | None, int | None, int | None],
-        floor: int,
-        measured: tuple[int, int, int],
+        cls, topic: str, limits: tuple[int | None, int | None, int | None], floor: int, measured: tuple[int, int, int]
     ) -> Self:
         keep_ms, max_bytes, max_messages = limits
         return cls(topic, None if keep_ms is None else keep_ms / 1000, max_bytes, max_messages, floor, *measured)

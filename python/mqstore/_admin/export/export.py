@@ -138,13 +138,7 @@ def export(
         chosen = (request, waiting == "keep", keep_offsets, progress)
         return _to_url((source, dledger_end), url, target_options, kind, chosen)
     work = _work(kind)(
-        (source, dledger_end),
-        Path(target),
-        request,
-        waiting == "keep",
-        overwrite,
-        progress,
-        keep_offsets=keep_offsets,
+        (source, dledger_end), Path(target), request, waiting == "keep", overwrite, progress, keep_offsets=keep_offsets
     )
     started = time.monotonic()
     if isinstance(work, StoreExport):

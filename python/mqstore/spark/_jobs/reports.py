@@ -27,9 +27,7 @@ class Reports(dict[str, R]):
     failures: list[tuple[str, Exception]]
 
     def __init__(
-        self,
-        reports: Mapping[str, R] | Iterable[tuple[str, R]] = (),
-        failures: Iterable[tuple[str, Exception]] = (),
+        self, reports: Mapping[str, R] | Iterable[tuple[str, R]] = (), failures: Iterable[tuple[str, Exception]] = ()
     ) -> None:
         super().__init__(reports)
         self.failures = list(failures)

@@ -99,3 +99,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def chunks(file: Path, length: int, size: int) -> Iterator[bytes]:
+    """Yields the first `length` bytes of a file, at most `size` at a time."""
+    with file.open("rb") as content:
+        while length > 0 and (part := content.read(min(size, length))):
+            length -= len(part)
+            yield part

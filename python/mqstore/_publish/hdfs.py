@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras
+from mqstore._admin.files import chunks
 from mqstore._publish.local import Listed
 from mqstore._remote.failure import REMOVED, WRITE_DENIED, RequestFailure
 
@@ -45,10 +46,9 @@ class Hdfs(Listed):
 
     def put(self, path: str, file: Path, length: int) -> None:
         """Writes the first bytes of a local file to a file, durably."""
-        with self._steps(path), file.open("rb") as content, self._created(path) as copy:
-            while length > 0 and (part := content.read(min(_COPY_BYTES, length))):
+        with self._steps(path), self._created(path) as copy:
+            for part in chunks(file, length, _COPY_BYTES):
                 copy.write(part)
-                length -= len(part)
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Writes a file unless it exists, durably. Returns whether this call has written it."""

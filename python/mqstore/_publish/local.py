@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from mqstore._admin.files import sync_folder
+from mqstore._admin.files import chunks, sync_folder
 from mqstore._remote.failure import REMOVED, WRITE_DENIED, RequestFailure
 from mqstore._remote.file_system import FileSystem
 
@@ -97,10 +97,9 @@ class Folder(Listed):
         """Writes the first bytes of a local file to a file, durably."""
         dest = self._path(path)
         with _steps(path):
-            with file.open("rb") as content, _created(dest) as copy:
-                while length > 0 and (part := content.read(min(_COPY_BYTES, length))):
+            with _created(dest) as copy:
+                for part in chunks(file, length, _COPY_BYTES):
                     copy.write(part)
-                    length -= len(part)
                 copy.flush()
                 os.fsync(copy.fileno())
             sync_folder(dest.parent)

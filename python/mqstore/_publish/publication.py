@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
-from mqstore._admin.files import disk_of
+from mqstore._admin.files import chunks, disk_of
 from mqstore._publish.create import WriteRefused, create, probe
 from mqstore._remote.failure import RequestFailure, requests
 from mqstore._remote.manifest import ATTEMPT, FOLDER, NAME, Entry, Manifest, decoded, missing
@@ -231,10 +231,8 @@ def scratch() -> Iterator[Path]:
 def digest_of(file: Path, length: int) -> str:
     """Returns the SHA-256 of the first bytes of a file."""
     digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while length > 0 and (part := content.read(min(_READ_BYTES, length))):
-            digest.update(part)
-            length -= len(part)
+    for part in chunks(file, length, _READ_BYTES):
+        digest.update(part)
     return digest.hexdigest()
 
 

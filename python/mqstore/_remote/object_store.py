@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras
+from mqstore._admin.files import chunks
 from mqstore._remote.failure import DENIED, NO_BUCKET, REMOVED, REPLACED, WRITE_DENIED, RequestFailure, Secrets
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from mqstore._remote.failure import Part, Range, Row
@@ -147,7 +147,7 @@ class ObjectStore:
                     with file.open("rb") as content:
                         self._obstore.put(self._store, path, content.read(length), use_multipart=False)
                 else:
-                    parts = _parts(file, length, size)
+                    parts = chunks(file, length, size)
                     self._obstore.put(self._store, path, parts, chunk_size=size, max_concurrency=_PARTS)
             except (self._errors.BaseError, OSError) as error:
                 # A server answers 409 if the request conflicts with another one, which the transport does not repeat.
@@ -210,13 +210,6 @@ class ObjectStore:
         if "status code: 416" in text or "status code: 412" in text:
             return RequestFailure("changed", path, REPLACED)
         return RequestFailure("other", path, self._secrets.without(error))
-
-
-def _parts(file: Path, length: int, size: int) -> Iterator[bytes]:
-    with file.open("rb") as content:
-        while length > 0 and (part := content.read(min(size, length))):
-            length -= len(part)
-            yield part
 
 
 def _row(found: Any) -> Row:

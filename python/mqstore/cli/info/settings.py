@@ -50,20 +50,15 @@ def options(directory: str | None, conf: Path | None) -> list[Shown]:
     return shown
 
 
-def passed_over(conf: Path) -> list[str]:
-    """Returns the settings of the file that do not concern a store."""
-    known = {name for setting in _broker_conf.SETTINGS for name in setting.names}
-    return sorted(set(_broker_conf.parse_file(conf)) - known - set(_broker_conf.UNUSED))
-
-
-def misspelled(conf: Path) -> list[str]:
-    """Returns notes about settings of the file with nearly the name of one that is read."""
-    return _broker_conf.misspelled(_broker_conf.parse_file(conf))
-
-
-def unused(conf: Path) -> list[str]:
-    """Returns the settings of the file that are accepted but not used."""
-    return sorted(set(_broker_conf.parse_file(conf)) & set(_broker_conf.UNUSED))
+def notes(conf: Path) -> list[str]:
+    """Returns notes about settings of the file: nearly the name of one that is read, and those without an effect."""
+    given = _broker_conf.parse_file(conf)
+    unused = set(given) & set(_broker_conf.UNUSED)
+    others = set(given) - unused - {name for setting in _broker_conf.SETTINGS for name in setting.names}
+    lists = {"not used by a store": others, "accepted but not used": unused}
+    return _broker_conf.misspelled(given) + [
+        f"{what}: {', '.join(sorted(names))}" for what, names in lists.items() if names
+    ]
 
 
 def _named_values(chosen: mqstore.StoreOptions) -> list[tuple[str, Any]]:

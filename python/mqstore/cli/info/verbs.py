@@ -73,12 +73,8 @@ def config_show(
 ) -> int:
     """Lists every option with its value, the source of the value, and RocketMQ's name."""
     shown = settings.options(directory, conf)
-    for note in [] if conf is None else settings.misspelled(conf):
+    for note in [] if conf is None else settings.notes(conf):
         render.note(f"{conf}: {note}")
-    if conf is not None and (rest := settings.passed_over(conf)):
-        render.note(f"{conf}: not used by a store: {', '.join(rest)}")
-    if conf is not None and (rest := settings.unused(conf)):
-        render.note(f"{conf}: accepted but not used: {', '.join(rest)}")
     if not render.machine(shown, form):
         rows = [
             (one.option, human(one.option, one.value), one.setting or one.source, ", ".join(one.rocketmq))

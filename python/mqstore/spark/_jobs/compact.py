@@ -35,6 +35,19 @@ Strategy: TypeAlias = Literal["auto", "partition", "ranged"]
 """Number of tasks for one queue."""
 
 
+def check_tasks(strategy: str, max_tasks: int | None) -> None:
+    """Checks two arguments of a job.
+
+    Raises:
+        ValueError: `max_tasks` is less than 1.
+        InvalidOptionError: no such strategy.
+    """
+    if max_tasks is not None and max_tasks < 1:
+        raise ValueError(f"max_tasks must be at least 1, not {max_tasks}")
+    if strategy not in get_args(Strategy):
+        raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
+
+
 @overload
 def compact(  # type: ignore[overload-overlap]  # a str is no iterable of paths
     spark: SparkSession,
@@ -139,10 +152,7 @@ def compact(
     one = is_one(path)
     check_on_error(on_error, are_several=not one)
     chosen = topic_list(topics)
-    if max_tasks is not None and max_tasks < 1:
-        raise ValueError(f"max_tasks must be at least 1, not {max_tasks}")
-    if strategy not in get_args(Strategy):
-        raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
+    check_tasks(strategy, max_tasks)
     given: dict[str, Any] = dict(options)
     check_names(given, CompactionOptions)
     dry_run, progress = given.pop("dry_run", False), given.pop("progress", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._paths import is_url, shown_url
@@ -11,7 +11,7 @@ from mqstore._remote.failure import RequestFailure
 from mqstore._remote.place import pinned
 from mqstore._reports import VerifyReport
 from mqstore.errors import InvalidOptionError
-from mqstore.spark._jobs.compact import Strategy
+from mqstore.spark._jobs.compact import Strategy, check_tasks
 from mqstore.spark._jobs.folders import Stores, absolute, homes, job_folders, log_of
 from mqstore.spark._jobs.reports import Reports
 from mqstore.spark._jobs.rounds import Call, Rounds, error_of, parallelism, plain
@@ -84,10 +84,7 @@ def verify(
     stores = homes(paths, with_urls=True, storage_options=storage_options)
     if storage_options is not None and not any(map(is_url, stores)):
         raise InvalidOptionError("storage_options", "only for stores at URLs; omit it")
-    if strategy not in get_args(Strategy):
-        raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
-    if max_tasks is not None and max_tasks < 1:
-        raise ValueError(f"max_tasks must be at least 1, not {max_tasks}")
+    check_tasks(strategy, max_tasks)
     elsewhere = None if staging is None else absolute(staging)
     least = {"auto": _STRETCH_BYTES, "ranged": 0}.get(strategy)
     storage = dict(storage_options or {})

@@ -17,10 +17,13 @@ from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.options import (
     BrokerConf,
+    ListOnly,
     LockTimeout,
     ReportForm,
     Since,
+    Topic,
     Until,
+    Yes,
     age_of,
     lock_wait,
     moment_of,
@@ -87,11 +90,7 @@ def archive(
 
 @app.command("archive-files")
 @_verb
-def archive_files(
-    target: Target,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
-    form: ReportForm = Format.TABLE,
-) -> int:
+def archive_files(target: Target, topic: Topic = None, form: ReportForm = Format.TABLE) -> int:
     """Lists the files of an archive."""
     files = mqstore.Archive(target).files(topic)
     if not render.machine(files, form):
@@ -147,8 +146,8 @@ def archive_clean(
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="AGE", help='Minimum age of an object: "7d", "12h".')
     ] = "7d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the objects.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    dry_run: ListOnly = False,
+    yes: Yes = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Removes the files that failed runs left in an archive, and manifests that newer ones have replaced."""

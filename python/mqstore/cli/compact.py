@@ -13,7 +13,7 @@ import mqstore
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
-from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait
+from mqstore.cli.options import Directory, LockTimeout, ReportForm, ReportOnly, Topics, age_of, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 
@@ -30,7 +30,7 @@ class Keyless(StrEnum):
 @_verb
 def compact(
     directory: Directory,
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
+    topics: Topics = None,
     # Not a Path, which would change a URL.
     output: Annotated[
         str | None, typer.Option(metavar="OUT", help="Compact a copy in this new folder, or at a URL.")
@@ -39,7 +39,7 @@ def compact(
     restore_from: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Restore lost compaction files from this store.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
+    dry_run: ReportOnly = False,
     tombstone_retention: Annotated[
         str, typer.Option(metavar="AGE", help='Time to keep tombstones: "24h"; 0 as RocketMQ.')
     ] = "24h",

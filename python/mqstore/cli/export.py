@@ -20,7 +20,7 @@ from mqstore._admin.export.formats import ExportFormat
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
-from mqstore.cli.filters import Sql, Tags, chosen
+from mqstore.cli.filters import Keys, Sql, Tags, chosen
 from mqstore.cli.options import (
     Archive,
     Compress,
@@ -30,7 +30,9 @@ from mqstore.cli.options import (
     NoArchive,
     ReportForm,
     Since,
+    Topics,
     Until,
+    Yes,
     archive_of,
     lock_wait,
     moment_of,
@@ -80,12 +82,10 @@ def export(
     directory: Directory,
     # Not a Path, which would change a URL.
     out: Annotated[str, typer.Argument(metavar="OUT", help="File, store or URL to write; - is standard output.")],
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
+    topics: Topics = None,
     since: Since = None,
     until: Until = None,
-    keys: Annotated[
-        list[str] | None, typer.Option("--key", help="Only messages with this key; repeat for more.")
-    ] = None,
+    keys: Keys = None,
     tags: Tags = None,
     sql: Sql = None,
     body_matches: Annotated[str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.")] = None,
@@ -205,7 +205,7 @@ def import_(
     compression: Compress = "none",
     compress_over: CompressOver = 4096,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the messages to append.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:

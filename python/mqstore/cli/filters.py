@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Tags = Annotated[str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".')]
 Sql = Annotated[str | None, typer.Option("--sql", metavar="EXPR", help='Condition on properties, as "price > 5".')]
 
+Keys = Annotated[list[str] | None, typer.Option("--key", help="Only messages with this key; repeat for more.")]
+
 
 def chosen(tags: str | None, expression: str | None) -> Filter | None:
     """Returns the filter from `--filter` or `--sql`, of the one that is given.

@@ -19,17 +19,18 @@ from mqstore.cli.app import _verb, app
 from mqstore.cli.options import (
     BodyForm,
     Directory,
+    DryRun,
     Limit,
     LockTimeout,
     MessageForm,
     ReportForm,
+    Yes,
     lock_wait,
     message_form,
     moment_of,
 )
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, USAGE
-from mqstore.cli.write import DryRun, Yes
 
 group_app = typer.Typer(help="Show and reset the progress of groups.", no_args_is_help=True)
 app.add_typer(group_app, name="group")

@@ -24,9 +24,14 @@ LockTimeout = Annotated[
 # Not a Path, which would change a URL.
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="Directory of the store; to read it, also a URL.")]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.")]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")]
 Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of messages.")]
 BodyForm = Annotated[Body, typer.Option("--body", help="Form of the bodies; auto is text if a body is UTF-8.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report the change.")]
+ReportOnly = Annotated[bool, typer.Option("--dry-run", help="Only report the result.")]
+ListOnly = Annotated[bool, typer.Option("--dry-run", help="Only list the objects.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 ReportForm = Annotated[Format, typer.Option("--format", help="Format of the output.")]
 BrokerConf = Annotated[
     Path | None, typer.Option("--conf", help="Properties file of a broker, for the lengths of new files.")

@@ -13,7 +13,7 @@ from mqstore._admin.tables import human
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
-from mqstore.cli.options import BrokerConf, Directory, LockTimeout, ReportForm, lock_wait, options_of
+from mqstore.cli.options import BrokerConf, Directory, LockTimeout, ReportForm, ReportOnly, Yes, lock_wait, options_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
 from mqstore.cli.stores import Directories, Stores
@@ -44,7 +44,7 @@ def verify(directories: Directories, form: ReportForm = Format.TABLE) -> int:
 @_verb
 def rebuild(
     directory: Directory,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
+    dry_run: ReportOnly = False,
     conf: BrokerConf = None,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
@@ -72,7 +72,7 @@ def repair(
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Repair the directory itself.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the repairs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     conf: BrokerConf = None,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,

@@ -13,7 +13,7 @@ import mqstore
 from mqstore._admin.tables import size
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
-from mqstore.cli.options import ReportForm, age_of
+from mqstore.cli.options import ListOnly, ReportForm, Yes, age_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
 
@@ -42,8 +42,8 @@ def clean(
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="AGE", help='Minimum age of an attempt: "1d", "12h".')
     ] = "1d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the objects.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    dry_run: ListOnly = False,
+    yes: Yes = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Removes the objects that failed writes of a result left at a URL."""

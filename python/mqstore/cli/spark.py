@@ -14,7 +14,7 @@ from mqstore._remote.glob import is_pattern
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
-from mqstore.cli.options import Directory, LockTimeout, ReportForm, lock_wait
+from mqstore.cli.options import Directory, LockTimeout, ReportForm, ReportOnly, Topics, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, FAILED, PROBLEMS
 from mqstore.cli.stores import Directories
@@ -78,7 +78,7 @@ def verify(
 def rebuild(
     directories: Directories,
     master: Master = "local[*]",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
+    dry_run: ReportOnly = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
@@ -106,13 +106,13 @@ def rebuild(
 @_verb
 def compact(
     directories: Directories,
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
+    topics: Topics = None,
     output: Annotated[str | None, typer.Option(help="New folder or URL for a compacted copy of one store.")] = None,
     master: Master = "local[*]",
     job_id: Annotated[str | None, typer.Option(help="Job name; a finished job is not repeated.")] = None,
     strategy: Annotated[str, typer.Option(help="auto, partition (one task a queue) or ranged (several).")] = "auto",
     memory_size: Annotated[int, typer.Option(help="Bytes of memory for the keys of one task.")] = 100 << 20,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
+    dry_run: ReportOnly = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:

@@ -20,8 +20,11 @@ from mqstore.cli.options import (
     Compress,
     CompressOver,
     Directory,
+    DryRun,
     LockTimeout,
+    MessageForm,
     ReportForm,
+    Yes,
     age_of,
     lock_wait,
     message_form,
@@ -35,8 +38,6 @@ app.add_typer(topic_app, name="topic")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 Create = Annotated[bool, typer.Option("--create", help="Create the store if DIR does not exist.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report the change.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 MaxMessages = Annotated[int | None, typer.Option(min=0, help="Quota: maximum number of messages; 0 is no limit.")]
 
 ExpireAfter = Annotated[
@@ -96,9 +97,7 @@ def append(
     compress_over: CompressOver = 4096,
     create: Create = False,
     lock_timeout: LockTimeout = "0",
-    form: Annotated[
-        Format | None, typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.")
-    ] = None,
+    form: MessageForm = None,
 ) -> int:
     """Appends messages to a topic, which is created if missing; they are durable when the command returns."""
     if body is not None and file is not None:

@@ -14,7 +14,7 @@ from mqstore._admin.tables import size
 from mqstore._store import has_topic_limits
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
-from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait, options_of
+from mqstore.cli.options import Directory, LockTimeout, ReportForm, Yes, age_of, lock_wait, options_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
 
@@ -51,7 +51,7 @@ def expire(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the files to delete.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:

@@ -11,7 +11,7 @@ import mqstore
 from mqstore._admin.tables import size
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
-from mqstore.cli.options import Directory, LockTimeout, ReportForm, lock_wait
+from mqstore.cli.options import Directory, LockTimeout, ReportForm, Yes, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
 
@@ -33,7 +33,7 @@ def reclaim(
         int | None, typer.Option(min=1, help="Maximum bytes to read and write in a second.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be rewritten.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:

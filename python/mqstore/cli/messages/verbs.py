@@ -15,7 +15,7 @@ from mqstore import StoredMessage
 from mqstore._paths import home_of
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
-from mqstore.cli.filters import Sql, Tags, chosen, selector
+from mqstore.cli.filters import Keys, Sql, Tags, chosen, selector
 from mqstore.cli.messages.follow import Tail
 from mqstore.cli.messages.selection import in_log_order, is_between, of_topic
 from mqstore.cli.options import (
@@ -53,9 +53,7 @@ def cat(
     log: Annotated[bool, typer.Option("--log", help="Print in commit log order, without any index.")] = False,
     since: Since = None,
     until: Until = None,
-    keys: Annotated[
-        list[str] | None, typer.Option("--key", help="Only messages with this key; repeat for more.")
-    ] = None,
+    keys: Keys = None,
     grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.")] = None,
     tags: Tags = None,
     sql: Sql = None,

@@ -47,13 +47,13 @@ app = typer.Typer(
 )
 
 
-def _verb(work: Callable[P, int]) -> Callable[P, None]:
-    """Returns the command of `work`, whose result is the exit status."""
+def _verb(work: Callable[P, int | None]) -> Callable[P, None]:
+    """Returns the command of `work`, whose result is the exit status; None is 0."""
 
     @functools.wraps(work)
     def command(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            status = work(*args, **kwargs)
+            status = work(*args, **kwargs) or CLEAN
             sys.stdout.flush()
         except BrokenPipeError:
             abandon_stdout()

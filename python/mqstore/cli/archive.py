@@ -53,7 +53,7 @@ def archive(
     remove: Annotated[bool, typer.Option("--remove", help="Only remove the configuration; the archive stays.")] = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Archives full segments as Parquet files; from then on, retention keeps segments until they are archived.
 
     If another process has the store open for writing, the segments are archived too, and the configuration stays as it
@@ -65,7 +65,7 @@ def archive(
         with when_unlocked(wait, lambda: mqstore.open(directory, "rw")) as store:
             store.archive.configure(None)
         render.note("the store has no archive now; retention does not wait for one")
-        return CLEAN
+        return
     if target is None:
         raise typer.BadParameter("give TARGET, the folder or URL of the archive")
     with render.progress("archiving") as bar:
@@ -85,18 +85,16 @@ def archive(
     render.result(report, form)
     if report.missing_bytes:
         render.note(f"{report.missing_bytes:,} bytes of the log were deleted before they were archived")
-    return CLEAN
 
 
 @app.command("archive-files")
 @_verb
-def archive_files(target: Target, topic: Topic = None, form: ReportForm = Format.TABLE) -> int:
+def archive_files(target: Target, topic: Topic = None, form: ReportForm = Format.TABLE) -> None:
     """Lists the files of an archive."""
     files = mqstore.Archive(target).files(topic)
     if not render.machine(files, form):
         titles = {"rows": "records", "bytes": "bytes", "first_timestamp": "first", "last_timestamp": "last"}
         render.listing(files, "topic", *titles, "path", path="file", **titles)
-    return CLEAN
 
 
 @app.command("archive-verify")
@@ -128,7 +126,7 @@ def archive_restore(
     until: Until = None,
     conf: BrokerConf = None,
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Makes a store directory from an archive; its segments have the bytes of the archived ones."""
     first, last = moment_of("--since", since), moment_of("--until", until)
     with render.progress("restoring") as bar:
@@ -136,7 +134,6 @@ def archive_restore(
             directory, topics=topics or None, since=first, until=last, options=options_of(conf), progress=bar
         )
     render.result(report, form)
-    return CLEAN
 
 
 @app.command("archive-clean")

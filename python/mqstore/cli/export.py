@@ -110,7 +110,7 @@ def export(
     ] = DledgerEnd.QUEUES,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Writes messages to a file of JSON lines, Parquet or Arrow, copies them to another store, or writes a URL."""
     wanted, wait = chosen(tags, sql), lock_wait(lock_timeout)
     if out == _STANDARD:
@@ -143,7 +143,6 @@ def export(
         render.note(f"exported {done.messages} messages")
     else:
         _print(done, form)
-    return CLEAN
 
 
 @app.command("copy-topic")
@@ -253,12 +252,11 @@ def snapshot(
     directory: Directory,
     output: Annotated[str, typer.Argument(metavar="OUT", help="New folder or URL for the copy.")],
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Copies the store to a new folder as it is now, even while another process writes it."""
     with mqstore.open(directory) as store, render.progress("copying") as bar:
         report = store.snapshot(output, progress=bar)
     render.result(report, form)
-    return CLEAN
 
 
 @contextmanager

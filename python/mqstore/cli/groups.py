@@ -85,7 +85,7 @@ class Redriven(_Report):
 
 @group_app.command("lag")
 @_verb
-def lag(directory: Directory, group: AnyGroup = None, form: ReportForm = Format.TABLE) -> int:
+def lag(directory: Directory, group: AnyGroup = None, form: ReportForm = Format.TABLE) -> None:
     """Shows how many messages each group has not read, by topic and queue."""
     found = [
         GroupLag(one.group, one.topic, queue.queue_id, queue.offset, _end(queue), queue.lag)
@@ -97,7 +97,6 @@ def lag(directory: Directory, group: AnyGroup = None, form: ReportForm = Format.
     if group is not None and not found:
         _known(directory, group)
     print_lag(found, form)
-    return CLEAN
 
 
 def print_lag(found: list[GroupLag], form: Format) -> None:
@@ -199,7 +198,7 @@ def dead_letters(
     limit: Limit = None,
     body: BodyForm = Body.AUTO,
     form: MessageForm = None,
-) -> int:
+) -> None:
     """Prints the dead letters that were not redriven, oldest first, group by group."""
     if group is not None:
         _known(directory, group)
@@ -210,7 +209,6 @@ def dead_letters(
             names = [name for name in names if name == _DEAD_LETTERS + group]
         found = (message for name in names for message in _dead(store, name, starts.get(name)))
         render.messages(store, islice(found, limit), message_form(form), body)
-    return CLEAN
 
 
 @dead_app.command("redrive")

@@ -111,7 +111,7 @@ def logic_cat(
     limit: Limit = None,
     body: BodyForm = Body.AUTO,
     form: MessageForm = None,
-) -> int:
+) -> None:
     """Prints messages of static topics, queue by queue in the order of their logic offsets."""
     if topic is None and (queue is not None or start is not None or end is not None):
         raise typer.BadParameter("--queue, --start and --end need --topic")
@@ -123,7 +123,6 @@ def logic_cat(
             for offset, message in logic.read(name, number, start, end, on_missing=on_missing)
         )
         _print_messages(islice(found, limit), message_form(form), body)
-    return CLEAN
 
 
 @logic_app.command("lag")
@@ -133,7 +132,7 @@ def logic_lag(
     group: Annotated[str | None, typer.Option("--group", help="Only this group.")] = None,
     topic: Topic = None,
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Shows the logic offsets of groups, and how many messages they have not read."""
     with _opened(brokers) as logic:
         groups = [one for one in logic.groups() if not one.startswith(SYSTEM_GROUPS)]
@@ -149,7 +148,6 @@ def logic_lag(
             for queue_id, offset in sorted(logic.group_offsets(one, name).items())
         ]
     print_lag(found, form)
-    return CLEAN
 
 
 @logic_app.command("export")
@@ -164,7 +162,7 @@ def logic_export(
     on_missing: OnMissing = "raise",
     to: Annotated[To | None, typer.Option("--to", help="Format; by default from the ending of FILE.")] = None,
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Writes the messages of a static topic to a file of Parquet or Arrow, with their logic offsets."""
     kind = _kind(out, to)
     if out.exists():
@@ -185,7 +183,6 @@ def logic_export(
             partial.unlink(missing_ok=True)
             raise
     render.result(LogicExport(str(out), kind, messages, size), form)
-    return CLEAN
 
 
 def _opened(brokers: list[str]) -> mqstore.LogicQueues:

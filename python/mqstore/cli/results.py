@@ -27,12 +27,11 @@ def fetch(
     url: Url,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory.")],
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Assembles a directory from a result at a URL, and checks every file; run it again to resume it."""
     with render.progress("fetching") as bar:
         report = mqstore.fetch(_url(url), directory, progress=bar)
     render.result(report, form)
-    return CLEAN
 
 
 @app.command()

@@ -38,10 +38,10 @@ class Stores:
         # Results for one JSON document at the end.
         self._objects: list[dict[str, Any]] = []
 
-    def each(self, work: Callable[[str], int]) -> int:
+    def each(self, work: Callable[[str], int | None]) -> int:
         """Calls `work` with each store and returns the worst exit status. A store that fails does not end the verb."""
         if not self.are_many:
-            return work(self._places[0])
+            return work(self._places[0]) or CLEAN
         worst, before = CLEAN, ""
         for place in self._places:
             if self.is_done:
@@ -51,7 +51,7 @@ class Stores:
                 sys.stdout.write(f"{before}==> {render.plain(name)} <==\n")
                 before = "\n"
             try:
-                worst = max(worst, work(place))
+                worst = max(worst, work(place) or CLEAN)
             except BrokenPipeError:
                 raise
             except (MQStoreError, OSError) as error:

@@ -98,7 +98,7 @@ def append(
     create: Create = False,
     lock_timeout: LockTimeout = "0",
     form: MessageForm = None,
-) -> int:
+) -> None:
     """Appends messages to a topic, which is created if missing; they are durable when the command returns."""
     if body is not None and file is not None:
         raise typer.BadParameter("give FILE or --body, not both")
@@ -127,7 +127,6 @@ def append(
         # A misspelt name creates a topic that no program reads.
         if is_new and topic in store.topics():
             render.note_later(f"created the topic {topic}")
-    return CLEAN
 
 
 def _bodies(file: Path | None, body: str | None, lines: bool) -> Iterator[bytes]:
@@ -201,14 +200,13 @@ def create_topic(
     create: Create = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Creates a topic; a topic that exists gets more queues if it has fewer."""
     named = named_values("--attribute", attributes)
     age = None if expire_after is None else age_of("--expire-after", expire_after)
     with mqstore.open(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         store.create_topic(topic, queues, attributes=named or None, max_messages=max_messages, expire_after=age)
         print_topic(topic_object(store, topic), form)
-    return CLEAN
 
 
 @topic_app.command("alter")
@@ -226,7 +224,7 @@ def alter_topic(
     expire_after: ExpireAfter = None,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Changes the queues, the permissions, the quota or the expiry of a topic."""
     if queues is not None and (read_queues is not None or write_queues is not None):
         raise typer.BadParameter("give --queues, or --read-queues and --write-queues")
@@ -243,7 +241,6 @@ def alter_topic(
     with mqstore.open(directory, "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         store.update_topic(topic, **changes)
         print_topic(topic_object(store, topic), form)
-    return CLEAN
 
 
 @topic_app.command("delete")

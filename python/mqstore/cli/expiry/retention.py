@@ -11,7 +11,6 @@ from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN
 
 
 @app.command()
@@ -29,7 +28,7 @@ def retention(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the limits of the topic.")] = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Prints the limits of topics and their bytes in the log; with a limit, sets all limits of a topic."""
     sets = not (keep is None and max_bytes is None and max_messages is None)
     if sets and remove:
@@ -42,13 +41,12 @@ def retention(
         with mqstore.open(directory, "rw", lock_timeout=wait) as store:
             store.set_retention(topic, keep=age, max_bytes=max_bytes, max_messages=max_messages)
             _print(store.retention(), topic, form)
-        return CLEAN
+        return
     with mqstore.open(directory) as store:
         if topic is not None:
             # Raises the error about a topic that does not exist.
             store.queues(topic)
         _print(store.retention(), topic, form)
-    return CLEAN
 
 
 def _print(found: list[mqstore.TopicRetention], topic: str | None, form: Format) -> None:

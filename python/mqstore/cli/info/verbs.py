@@ -15,7 +15,6 @@ from mqstore.cli.info import settings
 from mqstore.cli.info.tables import info_tables, topic_object, topic_table
 from mqstore.cli.options import Directory, ReportForm
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN
 from mqstore.cli.stores import Directories, Stores
 
 config = typer.Typer(help="Show the options of a store.", no_args_is_help=True)
@@ -28,11 +27,10 @@ def info(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     """Shows layout, writer, offsets, topics and parts of each store."""
     stores = Stores(directories, form)
 
-    def show(directory: str) -> int:
+    def show(directory: str) -> None:
         report = mqstore.info(directory)
         if not stores.machine(directory, report):
             info_tables(report)
-        return CLEAN
 
     return stores.each(show)
 
@@ -43,25 +41,23 @@ def topics(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     """Lists the topics and their queues with the range of offsets."""
     stores = Stores(directories, form)
 
-    def show(directory: str) -> int:
+    def show(directory: str) -> None:
         with mqstore.open(directory) as store:
             found = [topic_object(store, topic) for topic in store.topics()]
         if not stores.machine(directory, found):
             topic_table(found)
-        return CLEAN
 
     return stores.each(show)
 
 
 @app.command()
 @_verb
-def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
+def stats(directory: Directory, form: ReportForm = Format.TABLE) -> None:
     """Shows counters and positions of a store as a reader sees them: visible, durable and dispatched offset."""
     with mqstore.open(directory) as store:
         found = store.stats().to_dict()
     if not render.machine(found, form):
         render.facts(found)
-    return CLEAN
 
 
 @config.command("show")
@@ -70,7 +66,7 @@ def config_show(
     directory: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A store; its file lengths win.")] = None,
     conf: Annotated[Path | None, typer.Option(help="Properties file of a broker (broker.conf).")] = None,
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Lists every option with its value, the source of the value, and RocketMQ's name."""
     shown = settings.options(directory, conf)
     for note in [] if conf is None else settings.notes(conf):
@@ -81,4 +77,3 @@ def config_show(
             for one in shown
         ]
         render.table(("option", "value", "from", "RocketMQ"), rows)
-    return CLEAN

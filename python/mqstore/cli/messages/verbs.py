@@ -104,7 +104,7 @@ def tail(
     body: BodyForm = Body.AUTO,
     form: MessageForm = None,
     on_damage: OnDamage = "raise",
-) -> int:
+) -> None:
     """Prints the newest messages of a topic, from all queues by store time."""
     if follow and form is Format.JSON:
         raise typer.BadParameter("with --follow the output has no end; use --format jsonl instead of json")
@@ -122,7 +122,6 @@ def tail(
             render.print_notes()
             if not found and render.nobody_reads():
                 break
-    return CLEAN
 
 
 @app.command()
@@ -188,12 +187,11 @@ class _Messages:
     def print(self, read: Callable[[mqstore.Store], Iterator[StoredMessage]]) -> int:
         """Prints what `read` returns for each store, and returns the exit status."""
 
-        def show(directory: str) -> int:
+        def show(directory: str) -> None:
             with mqstore.open(directory, archive=self._archive) as store:
                 found = self._counted(islice(read(store), self.left))
                 render.messages(store, found, self._form, self._body, self._stores.member(directory))
             self._stores.is_done = self.left == 0
-            return CLEAN
 
         return self._stores.each(show)
 

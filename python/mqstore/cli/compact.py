@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,14 +15,7 @@ from mqstore.cli.app import _verb, app
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, ReportOnly, Topics, age_of, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
-
-
-class Keyless(StrEnum):
-    """Treatment of messages without a key."""
-
-    DROP = "drop"
-    KEEP = "keep"
-    REFUSE = "refuse"
+from mqstore.types import Keyless
 
 
 @app.command("compact")
@@ -43,7 +35,7 @@ def compact(
     tombstone_retention: Annotated[
         str, typer.Option(metavar="AGE", help='Time to keep tombstones: "24h"; 0 as RocketMQ.')
     ] = "24h",
-    keyless: Annotated[Keyless, typer.Option(help="Treatment of messages without a key.")] = Keyless.DROP,
+    keyless: Annotated[Keyless, typer.Option(help="Treatment of messages without a key.")] = "drop",
     force: Annotated[
         bool, typer.Option("--force", help="Include unchanged queues, and topics that are not compaction topics.")
     ] = False,
@@ -68,7 +60,7 @@ def compact(
             "tombstone_retention": age_of("--tombstone-retention", tombstone_retention),
             "dry_run": dry_run,
             "force": force,
-            "keyless": keyless.value,
+            "keyless": keyless,
             "threads": threads,
             "memory_size": memory,
             "max_bytes_per_second": max_bytes_per_second,

@@ -8,14 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 import mqstore
+from mqstore._admin.export.export import Waiting
 from mqstore._admin.export.formats import ExportFormat
 from mqstore._store import when_unlocked
 from mqstore.cli import render
@@ -39,41 +39,13 @@ from mqstore.cli.options import (
 )
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
+from mqstore.types import DledgerEnd
 
 # Stands for standard output or standard input.
 _STANDARD = "-"
 
-
-class To(StrEnum):
-    """Format of an export."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-    STORE = "store"
-
-
-class Waits(StrEnum):
-    """Whether an export contains delayed messages that wait."""
-
-    KEEP = "keep"
-    DROP = "drop"
-
-
-class DledgerEnd(StrEnum):
-    """Last exported entry of a directory of a broker that ran with DLedger."""
-
-    COMMITTED = "committed"
-    QUEUES = "queues"
-    ALL = "all"
-
-
-class From(StrEnum):
-    """Format of an import."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-    ARROW = "arrow"
+From = Literal["jsonl", "parquet", "arrow"]
+"""Format of an import."""
 
 
 @app.command("export")
@@ -90,12 +62,12 @@ def export(
     sql: Sql = None,
     body_matches: Annotated[str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.")] = None,
     columns: Annotated[str | None, typer.Option(help="Column names, separated by commas.")] = None,
-    to: Annotated[To | None, typer.Option("--to", help="Format; by default from the ending of OUT.")] = None,
+    to: Annotated[ExportFormat | None, typer.Option("--to", help="Format; by default from the ending of OUT.")] = None,
     mapping: Annotated[Path | None, typer.Option(help="For a store: file with old and new positions.")] = None,
     parts: Annotated[
         bool, typer.Option("--parts", help="For Parquet and Arrow: write a folder of files, resumable.")
     ] = False,
-    waiting: Annotated[Waits, typer.Option("--waiting", help="Keep or drop delayed messages that wait.")] = Waits.KEEP,
+    waiting: Annotated[Waiting, typer.Option("--waiting", help="Keep or drop delayed messages that wait.")] = "keep",
     keep_offsets: Annotated[
         bool | None,
         typer.Option(
@@ -107,15 +79,15 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     dledger_end: Annotated[
         DledgerEnd, typer.Option("--dledger-end", help="For a directory of DLedger: the last exported entry.")
-    ] = DledgerEnd.QUEUES,
+    ] = "queues",
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> None:
     """Writes messages to a file of JSON lines, Parquet or Arrow, copies them to another store, or writes a URL."""
     wanted, wait = chosen(tags, sql), lock_wait(lock_timeout)
     if out == _STANDARD:
-        to = to or To.JSONL
-        if to is To.STORE or parts or mapping is not None:
+        to = to or "jsonl"
+        if to == "store" or parts or mapping is not None:
             raise typer.BadParameter("standard output takes one file: omit --parts, --mapping and --to store")
     with render.progress("exporting") as bar, _usage(), _file_for(out) as file:
         run = partial(
@@ -129,13 +101,13 @@ def export(
             body_matches=body_matches,
             filter=wanted,
             columns=None if columns is None else [name.strip() for name in columns.split(",")],
-            format=None if to is None else to.value,
+            format=to,
             parts=parts,
             overwrite=overwrite,
             mapping=mapping,
-            waiting=waiting.value,
+            waiting=waiting,
             keep_offsets=keep_offsets,
-            dledger_end=dledger_end.value,
+            dledger_end=dledger_end,
             progress=bar,
         )
         done = when_unlocked(wait, run)
@@ -200,7 +172,10 @@ def import_(
     directory: Directory,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File from an export; - is standard input.")],
     topic: Annotated[str | None, typer.Option("--topic", help="Topic for all messages.")] = None,
-    kind: Annotated[From | None, typer.Option("--from", help="Format; by default from the ending of FILE.")] = None,
+    kind: Annotated[
+        From | None,
+        typer.Option("--from", help="Format; by default from the ending of FILE."),
+    ] = None,
     compression: Compress = "none",
     compress_over: CompressOver = 4096,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the messages to append.")] = False,
@@ -209,7 +184,7 @@ def import_(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Appends the messages of a file to a store, which is created if missing."""
-    chosen: ExportFormat | None = None if kind is None else kind.value
+    chosen: ExportFormat | None = kind
     wait = lock_wait(lock_timeout)
     if str(file) == _STANDARD:
         chosen = chosen or "jsonl"

@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,6 +42,7 @@ Brokers = Annotated[
 LogicNumber = Annotated[int | None, typer.Option("--queue", min=0, help="Only this logic queue.")]
 Start = Annotated[int | None, typer.Option("--start", min=0, help="First logic offset.")]
 End = Annotated[int | None, typer.Option("--end", min=0, help="Logic offset to stop at, exclusive.")]
+To = Literal["parquet", "arrow"]
 OnMissing = Annotated[
     Literal["raise", "skip"],
     typer.Option("--on-missing", help="At a part of a broker that is not given, end with an error or skip it."),
@@ -50,13 +50,6 @@ OnMissing = Annotated[
 
 # A name and a directory; a path has a slash before any equals sign, or none.
 _NAMED = re.compile(r"([^=/\\:]+)=(.+)", re.DOTALL)
-
-
-class To(StrEnum):
-    """Format of an export of logic queues."""
-
-    PARQUET = "parquet"
-    ARROW = "arrow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +205,7 @@ def _names(logic: mqstore.LogicQueues, topic: str | None) -> list[str]:
 
 def _kind(out: Path, to: To | None) -> str:
     try:
-        kind = format_of(out, None if to is None else to.value)
+        kind = format_of(out, to)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if kind not in ("parquet", "arrow"):

@@ -19,7 +19,6 @@ from mqstore._archive.run import Run, Settings, checked
 from mqstore._paths import home_of
 from mqstore._reports import (
     ArchiveFile,
-    ArchiveQueue,
     ArchiveReport,
     ArchiveRestoreReport,
     ArchiveVerifyReport,
@@ -244,7 +243,7 @@ class Archive:
             record_bytes=one.record_bytes,
             first_timestamp=one.first_timestamp,
             last_timestamp=one.last_timestamp,
-            queues=tuple(ArchiveQueue(each.queue_id, each.first, each.last, each.rows) for each in one.queues),
+            queues=one.queues,
         )
 
     def _check(self, one: ArchivedFile) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore._archive.layout import is_file_path
 from mqstore._remote.failure import RequestFailure
+from mqstore._reports import ArchiveQueue, _Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,19 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRows:
-    """The records of one queue in a file."""
-
-    queue_id: int
-    first: int
-    """Smallest queue offset."""
-    last: int
-    """Largest queue offset."""
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedFile:
+class ArchivedFile(_Report):
     """A file of the archive."""
 
     path: str
@@ -60,11 +49,11 @@ class ArchivedFile:
     """Smallest store time in epoch milliseconds."""
     last_timestamp: int | None = None
     """Largest store time in epoch milliseconds."""
-    queues: tuple[QueueRows, ...] = ()
+    queues: tuple[ArchiveQueue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ArchivedSegment:
+class ArchivedSegment(_Report):
     """A segment of the log that the archive contains completely."""
 
     base: int
@@ -82,7 +71,7 @@ class ArchivedSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class LastRecord:
+class LastRecord(_Report):
     """The last record of the archive, which shows whether an archive and a log belong together."""
 
     log_offset: int
@@ -91,7 +80,7 @@ class LastRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveManifest:
+class ArchiveManifest(_Report):
     """One state of an archive."""
 
     number: int
@@ -176,29 +165,12 @@ def decoded(path: str, content: bytes) -> ArchiveManifest:
     if values.pop("checksum", None) != _checksum(values):
         raise refuse("its content does not match its checksum")
     try:
-        found = _manifest_of(values)
+        found = ArchiveManifest._from_dict({field.name: values[field.name] for field in fields(ArchiveManifest)})
     except (KeyError, TypeError):
         raise refuse("a member is missing or unknown") from None
     if (why := _problem(found)) is not None:
         raise refuse(why)
     return found
-
-
-def _manifest_of(values: dict[str, Any]) -> ArchiveManifest:
-    whole = {field.name: values[field.name] for field in fields(ArchiveManifest)}
-    files = [
-        ArchivedFile(**{**one, "queues": tuple(QueueRows(**queue) for queue in one["queues"])})
-        for one in whole["files"]
-    ]
-    return ArchiveManifest(
-        **{
-            **whole,
-            "topics": None if whole["topics"] is None else tuple(whole["topics"]),
-            "segments": tuple(ArchivedSegment(**one) for one in whole["segments"]),
-            "files": tuple(files),
-            "last": None if whole["last"] is None else LastRecord(**whole["last"]),
-        }
-    )
 
 
 def _problem(manifest: ArchiveManifest) -> str | None:

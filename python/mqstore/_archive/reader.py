@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from mqstore._archive.manifest import ArchivedFile, ArchiveManifest, QueueRows
+    from mqstore._archive.manifest import ArchivedFile, ArchiveManifest
     from mqstore._archive.place import ArchivePlace
     from mqstore._native import NativeStore, StoredMessage
     from mqstore._remote.failure import Part
+    from mqstore._reports import ArchiveQueue
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ class QueuePart:
     """The rows of one queue in one file. They are neighbours, in the order of their offsets."""
 
     file: ArchivedFile
-    rows: QueueRows
+    rows: ArchiveQueue
     first_row: int
 
     @property

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from mqstore import _extras, _native
 from mqstore._archive.columns import RecordFile, has_bloom_filters, write_bytes, write_rows
 from mqstore._archive.layout import file_path
-from mqstore._archive.manifest import ArchivedFile, ArchivedSegment, ArchiveManifest, LastRecord, QueueRows
+from mqstore._archive.manifest import ArchivedFile, ArchivedSegment, ArchiveManifest, LastRecord
 from mqstore._archive.owner import check_owner, check_recorded
 from mqstore._publish.create import WriteRefused
 from mqstore._publish.publication import scratch
 from mqstore._remote.failure import requests
-from mqstore._reports import ArchiveReport, Progress
+from mqstore._reports import ArchiveQueue, ArchiveReport, Progress
 from mqstore.errors import CorruptionError, ResultExistsError, StoreBusyError
 
 if TYPE_CHECKING:
@@ -465,7 +465,7 @@ def entry_of_rows(
     times = compute.min_max(rows.column("store_timestamp").cast("int64")).as_py()
     groups = rows.group_by("queue_id").aggregate([("queue_offset", "min"), ("queue_offset", "max"), ([], "count_all")])
     queues = [
-        QueueRows(row["queue_id"], row["queue_offset_min"], row["queue_offset_max"], row["count_all"])
+        ArchiveQueue(row["queue_id"], row["queue_offset_min"], row["queue_offset_max"], row["count_all"])
         for row in groups.sort_by("queue_id").to_pylist()
     ]
     (start, end), (size, digest), (record_bytes, crc_sum) = log_range, content, records

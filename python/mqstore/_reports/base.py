@@ -67,33 +67,36 @@ class _Report:
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Builds the report from its JSON form, in which rows of values can stand for the reports of a list."""
-        kinds = cls._kinds()
-        return cls(**{name: _typed(kinds[name], value) for name, value in values.items()})
-
-    @classmethod
-    @cache
-    def _kinds(cls) -> dict[str, Any]:
-        """Returns the type of each field."""
-        # The initializer remembers the module that defines the class, which `__module__` does not name.
-        return get_type_hints(cls.__init__)
+        converted = {name: convert(values[name]) for name, convert in cls._converters().items() if name in values}
+        return cls(**{**values, **converted})
 
     @classmethod
     def _from_row(cls, values: Iterable[Any]) -> Self:
         """Builds the report from the values of its fields, in order."""
-        return cls._from_dict(dict(zip(cls._kinds(), values, strict=False)))
+        if not cls._converters():
+            return cls(*values)
+        return cls._from_dict({field.name: value for field, value in zip(fields(cls), values, strict=False)})  # type: ignore[arg-type]
+
+    @classmethod
+    @cache
+    def _converters(cls) -> dict[str, Callable[[Any], Any]]:
+        """Returns the function for each field whose value has another JSON form."""
+        # The initializer remembers the module that defines the class, which `__module__` does not name.
+        kinds = get_type_hints(cls.__init__)
+        return {name: convert for name, kind in kinds.items() if (convert := _converter(kind)) is not None}
 
 
-def _typed(kind: Any, value: Any) -> Any:
-    """Returns a value of the JSON form as the field of type `kind` has it."""
-    if value is None:
-        return None
+def _converter(kind: Any) -> Callable[[Any], Any] | None:
+    """Returns the function from the JSON form of a field of type `kind` to its value; None if they are the same."""
     if isinstance(kind, UnionType):
-        kind = next(one for one in get_args(kind) if one is not NoneType)
+        inner = _converter(next(one for one in get_args(kind) if one is not NoneType))
+        return None if inner is None else lambda value: None if value is None else inner(value)
     if get_origin(kind) is tuple:
-        return tuple(_typed(get_args(kind)[0], item) for item in value)
-    if not (isinstance(kind, type) and issubclass(kind, _Report)):
-        return value
-    return kind._from_dict(value) if isinstance(value, dict) else kind._from_row(value)
+        item = _converter(get_args(kind)[0])
+        return tuple if item is None else lambda values: tuple(map(item, values))
+    if isinstance(kind, type) and issubclass(kind, _Report):
+        return lambda value: kind._from_dict(value) if isinstance(value, dict) else kind._from_row(value)
+    return None
 
 
 def json_form(value: Any) -> Any:

@@ -172,10 +172,7 @@ def import_(
     directory: Directory,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File from an export; - is standard input.")],
     topic: Annotated[str | None, typer.Option("--topic", help="Topic for all messages.")] = None,
-    kind: Annotated[
-        From | None,
-        typer.Option("--from", help="Format; by default from the ending of FILE."),
-    ] = None,
+    kind: Annotated[From | None, typer.Option("--from", help="Format; by default from the ending of FILE.")] = None,
     compression: Compress = "none",
     compress_over: CompressOver = 4096,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the messages to append.")] = False,

@@ -289,16 +289,6 @@ class _Consumer(_Client):
         self._running("remove subscription")
         self._subscriptions.pop(topic, None)
 
-    def _acknowledge(self, message: Message) -> None:
-        broker = self._running("ack message")
-        broker.acknowledge(self.consumer_group, message.topic or "", message.receipt_handle)
-
-    def _hide(self, message: Message, seconds: float) -> None:
-        broker = self._running("change invisible duration")
-        message.receipt_handle = broker.hide(
-            self.consumer_group, message.topic or "", message.receipt_handle, float(seconds)
-        )
-
 
 class SimpleConsumer(_Consumer):
     """Receives messages by explicit calls and acknowledges them."""
@@ -353,7 +343,8 @@ class SimpleConsumer(_Consumer):
 
     def ack(self, message: Message) -> None:
         """Acknowledges the message for the group."""
-        self._acknowledge(message)
+        broker = self._running("ack message")
+        broker.acknowledge(self.consumer_group, message.topic or "", message.receipt_handle)
 
     def ack_async(self, message: Message) -> Future[Any]:
         """Like `ack`; returns a future of None. The real client does not return it."""
@@ -362,7 +353,9 @@ class SimpleConsumer(_Consumer):
 
     def change_invisible_duration(self, message: Message, invisible_duration: float) -> None:
         """Hides the message for `invisible_duration` seconds from now."""
-        self._hide(message, invisible_duration)
+        broker, topic = self._running("change invisible duration"), message.topic or ""
+        seconds = float(invisible_duration)
+        message.receipt_handle = broker.hide(self.consumer_group, topic, message.receipt_handle, seconds)
 
     def change_invisible_duration_async(self, message: Message, invisible_duration: float) -> Future[Any]:
         """Like `change_invisible_duration`; returns a future of None. The real client does not return it."""

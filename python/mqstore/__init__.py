@@ -18,41 +18,7 @@ from mqstore import errors, types
 from mqstore._admin.directories import compact, info, rebuild, repair, verify
 from mqstore._native import AppendResult, AppendResults, LeasedMessage, Message, SqlFilter, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
-from mqstore.errors import (
-    ConsumerClosedError,
-    CorruptionError,
-    DiskFullError,
-    Empty,
-    ForkedProcessError,
-    Full,
-    InvalidFilterError,
-    InvalidMessageError,
-    InvalidOptionError,
-    LeaseLostError,
-    MessageTooLargeError,
-    MQStoreError,
-    NotAStoreError,
-    OffsetOutOfRangeError,
-    QueueNotAssignedError,
-    QuotaFull,
-    RefusedError,
-    RemoteStoreError,
-    ResultExistsError,
-    ResultNotFoundError,
-    ShutDown,
-    StoreBusyError,
-    StoreChangedError,
-    StoreClosedError,
-    StoreIOError,
-    StoreLockedError,
-    StorePermissionError,
-    StorePoisonedError,
-    StoreReadOnlyError,
-    StoreTimeoutError,
-    StoreWarning,
-    TopicNotFoundError,
-    UnsupportedFormatError,
-)
+from mqstore.errors import *
 
 if _typing.TYPE_CHECKING:
     from mqstore._admin.copy_topic import copy_topic
@@ -86,48 +52,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._read.logic import LogicMessage, LogicPart, LogicQueue, LogicQueues, open_logic_queues
     from mqstore._read.scan import Scan, scan
     from mqstore._read.table import Change, Table
-    from mqstore._reports import (
-        ArchiveFile,
-        ArchiveQueue,
-        ArchiveReport,
-        ArchiveRestoreReport,
-        ArchiveVerifyReport,
-        CleanReport,
-        CompactionReport,
-        CopyGap,
-        ExpiredFile,
-        ExpiredTopic,
-        ExpireReport,
-        ExportReport,
-        FetchReport,
-        ImportReport,
-        KeptSegment,
-        LostOffsets,
-        LostRange,
-        MovedGroup,
-        NamespaceInfo,
-        Problem,
-        Progress,
-        PublishedFile,
-        PublishedResult,
-        QueueInfo,
-        RebuildReport,
-        ReclaimedSegment,
-        ReclaimedTopic,
-        ReclaimReport,
-        RepairReport,
-        RestoredQueue,
-        RestoreReport,
-        SegmentHolder,
-        SnapshotReport,
-        StoreEvent,
-        StoreStats,
-        TopicCopyReport,
-        TopicQuota,
-        TopicRetention,
-        UnusedObject,
-        VerifyReport,
-    )
+    from mqstore._reports import *
 
 __all__ = [
     "AppendResult", "AppendResults", "Archive", "ArchiveFile", "ArchiveQueue", "ArchiveReport", "ArchiveRestoreReport",

@@ -24,21 +24,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._admin.copy_topic import copy_topic
     from mqstore._admin.export.export import export
     from mqstore._admin.import_ import import_
-    from mqstore._admin.info import (
-        DelayedInfo,
-        DledgerInfo,
-        DledgerTerm,
-        GroupInfo,
-        GroupOffset,
-        HourRate,
-        PartSize,
-        PoppedInfo,
-        QueueRange,
-        StoreInfo,
-        TieredInfo,
-        TopicInfo,
-        UndecidedInfo,
-    )
+    from mqstore._admin.info import *
     from mqstore._admin.restore import restore_compaction
     from mqstore._archive.archive import Archive, StoreArchive
     from mqstore._delivery.consumer import Consumer, OffsetCommit

@@ -547,9 +547,9 @@ class Store(DeliveringStore):
             StoreBusyError: another thread is rebuilding it.
         """
         from mqstore._reports import RebuildReport
-        from mqstore._reports.base import told
+        from mqstore._reports.base import native_progress
 
-        return RebuildReport._timed(lambda: self._rebuild(told(progress)))
+        return RebuildReport._timed(lambda: self._rebuild(native_progress(progress)))
 
     def compact(
         self, topic: str | Iterable[str] | None = None, **options: Unpack[LocalCompactionOptions]
@@ -677,7 +677,7 @@ class Store(DeliveringStore):
 
         from mqstore._admin.directories import make_at_url, must_be_new
         from mqstore._reports import SnapshotReport
-        from mqstore._reports.base import told
+        from mqstore._reports.base import native_progress
 
         self._check()
         home_of(self.path, "make a snapshot of it")
@@ -689,7 +689,7 @@ class Store(DeliveringStore):
             return make_at_url(url, target_options, make)
         target = text_of(dest)
         must_be_new(target)
-        return SnapshotReport(path=target, **self._snapshot(target, told(progress)))
+        return SnapshotReport(path=target, **self._snapshot(target, native_progress(progress)))
 
     def scan(
         self,

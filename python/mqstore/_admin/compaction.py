@@ -54,9 +54,9 @@ def request(
     check_names(options, LocalCompactionOptions)
     threads = count_of("threads", threads)
     rate = byte_rate(max_bytes_per_second)
-    from mqstore._reports.base import told
+    from mqstore._reports.base import native_progress
 
-    return (options_json(**options), threads or os.cpu_count() or 1, rate), told(progress)
+    return (options_json(**options), threads or os.cpu_count() or 1, rate), native_progress(progress)
 
 
 def check_names(given: Iterable[str], options: type[CompactionOptions]) -> None:

@@ -82,9 +82,9 @@ def verify(
 
 def verified(place: str | _native.RemoteDirectory, progress: Callable[[Progress], object] | None) -> dict[str, Any]:
     """Checks a directory, or a URL with its transport. Returns the fields of a `VerifyReport`."""
-    from mqstore._reports.base import told
+    from mqstore._reports.base import native_progress
 
-    return _native.verify(place, told(progress))
+    return _native.verify(place, native_progress(progress))
 
 
 def rebuild(
@@ -123,7 +123,7 @@ def rebuild(
     """
     from mqstore._options import StoreOptions, native_form
     from mqstore._reports import RebuildReport
-    from mqstore._reports.base import told
+    from mqstore._reports.base import native_progress
 
     if (count_of("threads", threads) or 1) > 8:
         raise ValueError(f"threads must be between 1 and 8, not {threads}")
@@ -131,7 +131,9 @@ def rebuild(
     chosen = options or StoreOptions()
     tuned = replace(chosen.advanced, dispatch_threads=threads)
     form = native_form(chosen if threads is None else replace(chosen, advanced=tuned))
-    return RebuildReport._timed(lambda: _native.rebuild(home, form, dry_run, told(progress)), dry_run=dry_run)
+    return RebuildReport._timed(
+        lambda: _native.rebuild(home, form, dry_run, native_progress(progress)), dry_run=dry_run
+    )
 
 
 def repair(
@@ -187,7 +189,7 @@ def repair(
     """
     from mqstore._options import StoreOptions, native_form
     from mqstore._reports import RepairReport
-    from mqstore._reports.base import told
+    from mqstore._reports.base import native_progress
 
     if (output is None) == (not in_place) and not (dry_run and output is None):
         raise ValueError("repair() needs either output=, a folder for a repaired copy, or in_place=True")
@@ -202,7 +204,7 @@ def repair(
     target = None if output is None else text_of(output)
     if target is not None:
         must_be_new(target)
-    found = _native.repair(home, native_form(options or StoreOptions()), target, dry_run, told(progress))
+    found = _native.repair(home, native_form(options or StoreOptions()), target, dry_run, native_progress(progress))
     return RepairReport._of(home, target, dry_run, found)
 
 

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+__all__ = [
+    "DelayedInfo", "DledgerInfo", "DledgerTerm", "GroupInfo", "GroupOffset", "HourRate", "PartSize", "PoppedInfo",
+    "QueueRange", "StoreInfo", "TieredInfo", "TopicInfo", "UndecidedInfo",
+]  # fmt: skip
+
 SYSTEM_GROUPS = "CID_RMQ_SYS_"
 """The names of the groups of a store itself begin with this."""
 
@@ -259,6 +264,7 @@ class StoreInfo(_Report):
         return super(StoreInfo, cls)._from_dict({**values, "dledger": dledger, "delayed": delayed})
 
 
-for _class in [one for one in globals().values() if isinstance(one, type) and one.__module__ == __name__]:
-    _class.__module__ = "mqstore"
-del _class
+# Tracebacks and pickles show the public name of a class.
+for _name in __all__:
+    globals()[_name].__module__ = "mqstore"
+del _name

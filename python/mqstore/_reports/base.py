@@ -120,6 +120,6 @@ class Progress(_Report):
     """Bytes in total."""
 
 
-def told(progress: Callable[[Progress], object] | None) -> Callable[[int, int], object] | None:
+def native_progress(progress: Callable[[Progress], object] | None) -> Callable[[int, int], object] | None:
     """Returns the native form of a `progress=` callback: a function of two numbers."""
     return None if progress is None else lambda done, total: progress(Progress(done, total))

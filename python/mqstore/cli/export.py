@@ -196,7 +196,7 @@ def import_(
         question = f"Append these {plan.messages} messages to {directory}?"
         otherwise = f"{plan.messages} messages would be appended; pass --yes to append them, or --dry-run"
         show, changes = partial(_print, plan, form), bool(plan.messages)
-        status = render.planned(show, form, question, otherwise, changes=changes, dry_run=dry_run, yes=yes)
+        status = render.confirm_plan(show, form, question, otherwise, changes=changes, dry_run=dry_run, yes=yes)
         if status is not None:
             return status
         with render.progress("importing") as bar:

@@ -221,7 +221,7 @@ def _waiting(record: dict[str, Any]) -> str:
     return text
 
 
-def planned(
+def confirm_plan(
     show: Callable[[], None], form: Format, question: str, otherwise: str, *, changes: bool, dry_run: bool, yes: bool
 ) -> int | None:
     """Shows the plan of a verb and asks whether to make its changes: see `confirmed`.

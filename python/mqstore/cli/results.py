@@ -58,7 +58,7 @@ def remove_objects(
     question = f"Remove these {len(plan.objects)} objects?"
     otherwise = f"{len(plan.objects)} objects would be removed; pass --yes to do it, or --dry-run to list them"
     show = partial(_print_removed, plan, form)
-    status = render.planned(show, form, question, otherwise, changes=bool(plan.objects), dry_run=dry_run, yes=yes)
+    status = render.confirm_plan(show, form, question, otherwise, changes=bool(plan.objects), dry_run=dry_run, yes=yes)
     if status is None:
         done = clean(older_than=age)
         if form is Format.TABLE:

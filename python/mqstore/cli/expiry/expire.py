@@ -80,7 +80,7 @@ def expire(
     question, what = _expire_texts(plan, deletes=deletes, compact=compact)
     otherwise = f"{what}; pass --yes to do it, or --dry-run to list what is due"
     show, changes = partial(_expire_report, plan, form), deletes or starts
-    status = render.planned(show, form, question, otherwise, changes=changes, dry_run=dry_run, yes=yes)
+    status = render.confirm_plan(show, form, question, otherwise, changes=changes, dry_run=dry_run, yes=yes)
     if status == CLEAN:
         _tell_kept(plan)
     if status is not None:

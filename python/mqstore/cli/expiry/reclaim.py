@@ -44,9 +44,10 @@ def reclaim(
     with opened as store:
         plan = store.reclaim(dry_run=True, erase=erase, max_bytes_per_second=max_bytes_per_second)
         what = f"{len(plan.segments)} segments"
+        question = f"Rewrite {what}?"
         otherwise = f"{what} would be rewritten; pass --yes to do it, or --dry-run to list them"
         show, changes = partial(print_reclaimed, plan, form), bool(plan.segments)
-        status = render.planned(show, form, f"Rewrite {what}?", otherwise, changes=changes, dry_run=dry_run, yes=yes)
+        status = render.confirm_plan(show, form, question, otherwise, changes=changes, dry_run=dry_run, yes=yes)
         if status is not None:
             return status
         done = store.reclaim(erase=erase, max_bytes_per_second=max_bytes_per_second)

@@ -6,82 +6,14 @@ from typing import Any, Final, Literal, Self, TypeAlias, final, overload
 
 from typing_extensions import disjoint_base
 
-from mqstore._stubs.archive import (
-    ArchiveLog,
-    ArchiveStream,
-    advance_archive,
-    archive_checksum,
-    archive_messages,
-    archive_scan_rows,
-    archive_state,
-    floor_of_topic,
-    floor_offset,
-    is_reclaimed_at,
-    queue_bounds,
-    read_log,
-    scan_archive,
-    sealed_segments,
-    segment_inodes,
-    set_archive,
-    set_archive_of_copy,
-    set_older_topics,
-)
-from mqstore._stubs.delivery import (
-    LeasedMessage,
-    NativeConsumer,
-    NativeWorkQueue,
-    cancel_delayed,
-    delay_counts,
-    group_lags,
-    groups,
-    offset_history,
-    reschedule_delayed,
-    work_counts,
-)
-from mqstore._stubs.filter import SqlFilter
-from mqstore._stubs.jobs import (
-    CompactionJob,
-    RemoteDirectory,
-    check_division,
-    compaction_end,
-    compaction_read,
-    compaction_report,
-    compaction_restore,
-    compaction_run,
-    compaction_run_step,
-    config_json,
-    copy_store,
-    info,
-    pop_record,
-    rebuild,
-    repair,
-    saved_offsets,
-    trace_map,
-    trace_store,
-    verify,
-    verify_assemble,
-    verify_log_bytes,
-    verify_plan,
-    verify_run_step,
-    verify_steps,
-    waiting_record,
-    writer_pid,
-)
-from mqstore._stubs.loop import (
-    LoopConsumer,
-    LoopLink,
-    LoopPut,
-    LoopWait,
-    LoopWorkQueue,
-    QueuedAppend,
-    is_held,
-    is_settled,
-    reason_of,
-    sync_groups,
-)
-from mqstore._stubs.message import Message
-from mqstore._stubs.testing import TestClock, TestFaults, is_reserved
-from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending_transactions
+from mqstore._stubs.archive import *
+from mqstore._stubs.delivery import *
+from mqstore._stubs.filter import *
+from mqstore._stubs.jobs import *
+from mqstore._stubs.loop import *
+from mqstore._stubs.message import *
+from mqstore._stubs.testing import *
+from mqstore._stubs.transactions import *
 from mqstore.types import (
     ArrowStream,
     BytesLike,

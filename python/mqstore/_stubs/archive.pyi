@@ -7,12 +7,6 @@ from typing import Any, Self, final
 from mqstore._mqstore import NativeStore, ScanRows, StoredMessage
 from mqstore.types import ArrowStream
 
-__all__ = [
-    "ArchiveLog", "ArchiveStream", "advance_archive", "archive_checksum", "archive_messages", "archive_scan_rows",
-    "archive_state", "floor_of_topic", "floor_offset", "is_reclaimed_at", "queue_bounds", "read_log", "scan_archive",
-    "sealed_segments", "segment_inodes", "set_archive", "set_archive_of_copy", "set_older_topics",
-]  # fmt: skip
-
 @final
 class ArchiveStream(Iterator[ScanRows]):
     """One pass over the records of a range of the log; created by `scan_archive`."""

@@ -10,19 +10,6 @@ from mqstore._mqstore import AppendResult, NativeStore, StoredMessage
 from mqstore._stubs.message import Message
 from mqstore.types import BytesLike, Compression, Duration, Filter, Keys, OnDamage, Properties, Start, Time
 
-__all__ = [
-    "LeasedMessage",
-    "NativeConsumer",
-    "NativeWorkQueue",
-    "cancel_delayed",
-    "delay_counts",
-    "group_lags",
-    "groups",
-    "offset_history",
-    "reschedule_delayed",
-    "work_counts",
-]
-
 @final
 class LeasedMessage(StoredMessage):
     """A message from a work queue: a `StoredMessage` and the lease on it.

@@ -6,8 +6,6 @@ from typing import Any, Self, final
 from mqstore._mqstore import StoredMessage
 from mqstore._stubs.message import Message
 
-__all__ = ["SqlFilter"]
-
 @final
 class SqlFilter:
     """A condition on the properties of messages, in RocketMQ's SQL92; created by `mqstore.sql`.

@@ -5,13 +5,6 @@ from typing import Any, Self, final
 
 from mqstore._mqstore import NativeStore, StoredMessage
 
-__all__ = [
-    "CompactionJob", "RemoteDirectory", "check_division", "compaction_end", "compaction_read", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store", "info",
-    "pop_record", "rebuild", "repair", "saved_offsets", "trace_map", "trace_store", "verify", "verify_assemble",
-    "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "writer_pid",
-]  # fmt: skip
-
 @final
 class RemoteDirectory:
     """A store at a URL. Its files are listed at the first use; all later uses see the same versions."""

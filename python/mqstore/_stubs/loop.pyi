@@ -8,19 +8,6 @@ from mqstore._stubs.delivery import LeasedMessage, NativeConsumer, NativeWorkQue
 from mqstore._stubs.message import Message
 from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
 
-__all__ = [
-    "LoopConsumer",
-    "LoopLink",
-    "LoopPut",
-    "LoopWait",
-    "LoopWorkQueue",
-    "QueuedAppend",
-    "is_held",
-    "is_settled",
-    "reason_of",
-    "sync_groups",
-]
-
 @final
 class LoopLink:
     """The link between a store and one event loop; created by `mqstore.aio`."""

@@ -7,8 +7,6 @@ from typing_extensions import disjoint_base
 
 from mqstore.types import BytesLike, Keys, Properties, Time
 
-__all__ = ["Message"]
-
 @disjoint_base
 class Message:
     """A message to append: frozen, equal by value, picklable.

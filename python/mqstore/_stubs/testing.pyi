@@ -4,8 +4,6 @@ from typing import Self, final
 
 from mqstore.types import Duration
 
-__all__ = ["TestClock", "TestFaults", "is_reserved"]
-
 def is_reserved(name: str) -> bool:
     """Returns whether RocketMQ or mqstore uses this name for a property of its own."""
 

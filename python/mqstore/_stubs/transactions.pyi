@@ -8,8 +8,6 @@ from typing_extensions import disjoint_base
 from mqstore._mqstore import AppendResult, NativeStore
 from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
 
-__all__ = ["NativeChecks", "NativeTransaction", "pending_transactions"]
-
 _PendingRow: TypeAlias = tuple[str, str, list[str], int, int, int, int | None, bool, list[int]]
 
 @disjoint_base

@@ -51,6 +51,11 @@ __all__ = [
 
 __version__: Final[str]
 
+_Place: TypeAlias = str | RemoteDirectory
+_PlaceToEnd: TypeAlias = tuple[_Place, DledgerEnd]
+# Validity, offsets and data of an Arrow column.
+_Column: TypeAlias = tuple[bytes | None, bytes, bytes]
+
 def check_options(options: dict[str, Any]) -> None:
     """Raises the error with which an open refuses these options; needs no directory."""
 
@@ -60,7 +65,7 @@ class NativeStore:
 
     def __new__(
         cls,
-        path: str | RemoteDirectory,
+        path: _Place,
         mode: str,
         options: dict[str, Any],
         progress: Callable[[str, int, int], object] | None = None,
@@ -71,7 +76,7 @@ class NativeStore:
     def path(self) -> str:
         """The directory, as given to `open`."""
     @property
-    def _place(self) -> str | RemoteDirectory:
+    def _place(self) -> _Place:
         """The place of the store for other verbs: its path, or the `RemoteDirectory` of its URL."""
     @property
     def mode(self) -> str:
@@ -736,12 +741,7 @@ class CopyStream(Iterator[tuple[bytes, int, int, list[tuple[str, int]], int]]):
 class ExportRules:
     """The rules of one export: which records it contains, as of one log offset."""
 
-    def __new__(
-        cls,
-        path: str | RemoteDirectory | tuple[str | RemoteDirectory, DledgerEnd],
-        topics: list[str] | None,
-        keep_waiting: bool,
-    ) -> Self: ...
+    def __new__(cls, path: _Place | _PlaceToEnd, topics: list[str] | None, keep_waiting: bool) -> Self: ...
     @staticmethod
     def decode(encoded: bytes, topics: list[str] | None, keep_waiting: bool) -> ExportRules | None:
         """Restores rules from the result of `encode`; None if it is not complete."""
@@ -750,7 +750,7 @@ class ExportRules:
     @property
     def limit(self) -> int:
         """The log offset at which the export ends."""
-    def has_late_queue(self, path: str | RemoteDirectory | tuple[str | RemoteDirectory, DledgerEnd]) -> bool:
+    def has_late_queue(self, path: _Place | _PlaceToEnd) -> bool:
         """Returns whether a queue of the exported topics in the directory `path` begins after offset 0."""
     @property
     def waiting_topics(self) -> list[str]:
@@ -799,24 +799,14 @@ class Stager:
 def staged_ids(block: bytes) -> list[tuple[str, str]]: ...
 def append_staged(target: NativeStore, block: bytes, skip: int) -> int: ...
 def check_staged(target: NativeStore, topic: str) -> None: ...
-def decode_records(
-    request: dict[str, Any], records: tuple[bytes | None, bytes, bytes], rows: int
-) -> tuple[ScanRows | None, list[int]]: ...
-def tags_codes(tags: tuple[bytes | None, bytes, bytes], rows: int) -> bytes: ...
-def key_hashes(
-    topics: tuple[bytes | None, bytes, bytes], keys: tuple[bytes | None, bytes, bytes], rows: int
-) -> bytes: ...
-def message_ids(
-    hosts: tuple[bytes | None, bytes, bytes], offsets: tuple[bytes | None, bytes], rows: int
-) -> list[str | None]: ...
-def scan_lines(
-    source: tuple[str | RemoteDirectory, DledgerEnd], request: dict[str, Any], rules: ExportRules
-) -> LineStream: ...
-def scan_export(
-    source: tuple[str | RemoteDirectory, DledgerEnd], request: dict[str, Any], rules: ExportRules
-) -> ExportStream: ...
+def decode_records(request: dict[str, Any], records: _Column, rows: int) -> tuple[ScanRows | None, list[int]]: ...
+def tags_codes(tags: _Column, rows: int) -> bytes: ...
+def key_hashes(topics: _Column, keys: _Column, rows: int) -> bytes: ...
+def message_ids(hosts: _Column, offsets: tuple[bytes | None, bytes], rows: int) -> list[str | None]: ...
+def scan_lines(source: _PlaceToEnd, request: dict[str, Any], rules: ExportRules) -> LineStream: ...
+def scan_export(source: _PlaceToEnd, request: dict[str, Any], rules: ExportRules) -> ExportStream: ...
 def scan_copy(
-    source: tuple[str | RemoteDirectory, DledgerEnd],
+    source: _PlaceToEnd,
     request: dict[str, Any],
     target: NativeStore,
     rules: ExportRules,
@@ -824,9 +814,7 @@ def scan_copy(
     part: str,
     stops_at_deletion: bool,
 ) -> CopyStream: ...
-def export_settings(
-    path: str | RemoteDirectory | tuple[str | RemoteDirectory, DledgerEnd], topics: list[str] | None
-) -> tuple[dict[str, str], dict[str, str]]: ...
+def export_settings(path: _Place | _PlaceToEnd, topics: list[str] | None) -> tuple[dict[str, str], dict[str, str]]: ...
 def is_system_topic(topic: str) -> bool: ...
 def check_settings(topics: dict[str, str], groups: dict[str, str]) -> None: ...
 def make_topics(store: NativeStore, topics: dict[str, str]) -> list[str]: ...
@@ -836,9 +824,7 @@ def check_rows(rows: list[Any]) -> None: ...
 def scan_cuts(
     store: NativeStore, topic: str, queue_id: int, range: tuple[int, int], positions: list[int]
 ) -> list[int]: ...
-def scan_open(
-    source: str | NativeStore | RemoteDirectory | tuple[str | RemoteDirectory, DledgerEnd], request: dict[str, Any]
-) -> ScanStream: ...
+def scan_open(source: NativeStore | _Place | _PlaceToEnd, request: dict[str, Any]) -> ScanStream: ...
 def scan_schema(request: dict[str, Any]) -> object: ...
 def _restore_message(record: bytes, commit_log_offset: int, queue_offset: int) -> StoredMessage: ...
 def _after_fork_in_child() -> None: ...
@@ -858,7 +844,7 @@ def set_retention(
     store: NativeStore, topic: str, keep: Duration | None, max_bytes: int | None, max_messages: int | None
 ) -> None: ...
 def retention_limits(
-    source: str | NativeStore | RemoteDirectory | tuple[str | RemoteDirectory, DledgerEnd],
+    source: NativeStore | _Place | _PlaceToEnd,
 ) -> list[tuple[str, tuple[int | None, int | None, int | None]]]: ...
 def retention_usage(
     store: NativeStore,

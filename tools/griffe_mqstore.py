@@ -3,7 +3,8 @@
 `mkdocs.yml` names it for the API reference. Griffe reads the source without running it, so it needs help with:
 
 - Methods of `mqstore.aio` that are made from blocking ones in one line: `flush = in_thread(mqstore.Store.flush)`.
-- Methods of `mqstore.aio` that take the rest of their docstring from a blocking one: `@like(mqstore.Store.append)`.
+- Methods of `mqstore.aio` that take their parameters and the rest of their docstring from a blocking one:
+  `@like(mqstore.Store.append)`.
 - Typed dictionaries: their docstrings describe the keys as arguments.
 """
 
@@ -21,7 +22,7 @@ _MAKERS = {
     "at_length": True,
     "awaitable": True,
     "making": False,
-    "of_store": False,
+    "reading": False,
     "_twin": False,
 }
 
@@ -62,7 +63,9 @@ def _describe(
             made = _made(member, _named(package, str(arguments[0])), is_coroutine=_MAKERS[maker])
             if maker == "making":
                 made.returns = f"Making[{arguments[1]}]"
-            elif maker in ("of_store", "_twin"):
+            elif maker == "reading":
+                made.returns = arguments[1]
+            elif maker == "_twin":
                 made.returns = "Scan"
             place.set_member(member.name, made)
         elif member.value.arguments and str(member.value.arguments[0]).startswith("mqstore."):
@@ -101,6 +104,7 @@ def _made(attribute: griffe.Attribute, source: griffe.Function, *, is_coroutine:
 
 
 def _complete(function: griffe.Function, source: griffe.Function) -> None:
+    function.parameters = copy.copy(source.parameters)
     if function.docstring is None or source.docstring is None:
         return
     rest = source.docstring.value.partition("\n\n")[2]

@@ -1,12 +1,10 @@
 """Stubs of the native module for event loops; a part of `_mqstore.pyi`."""
 
-from collections.abc import Iterable
-from typing import NoReturn, Self, final
+from typing import Any, NoReturn, Self, final
 
 from mqstore._mqstore import AppendResult, AppendResults, NativeStore, StoredMessage
 from mqstore._stubs.delivery import LeasedMessage, NativeConsumer, NativeWorkQueue
-from mqstore._stubs.message import Message
-from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
+from mqstore.types import Duration
 
 @final
 class LoopLink:
@@ -23,49 +21,15 @@ class LoopLink:
         """Returns whether `offset` of a queue can be read; None if the answer can block."""
     def arrived(self, waits: list[tuple[str, int, int]]) -> list[bool]:
         """Returns which of these queues (topic, queue and offset) can be read at their offset; can block."""
-    def append(
-        self,
-        topic: str,
-        body: BytesLike,
-        keys: Keys,
-        tags: str | None,
-        properties: Properties | None,
-        queue_id: int | None,
-        flag: int,
-        born_timestamp: Time | None,
-        durable: bool,
-        compression: Compression | None,
-        compress_over: int | None,
-        at_once: bool,
-    ) -> AppendResult | QueuedAppend:
+    def append(self, at_once: bool, /, *args: Any, **kwargs: Any) -> AppendResult | QueuedAppend | None:
         """Appends like `Store.append` if `at_once` is set and that does not block; otherwise returns the append.
 
-        The caller passes a returned append to `put`.
+        The caller passes a returned append to `put`. Returns None for a delayed message and for one with light queues:
+        a thread must append it.
         """
-    def append_many(
-        self,
-        topic: str,
-        messages: Iterable[BytesLike | Message],
-        queue_id: int | None,
-        durable: bool,
-        compression: Compression | None,
-        compress_over: int | None,
-        at_once: bool,
-    ) -> AppendResults | QueuedAppend:
+    def append_many(self, at_once: bool, /, *args: Any, **kwargs: Any) -> AppendResults | QueuedAppend:
         """Like `append`, for `Store.append_many`."""
-    def append_batch(
-        self,
-        topic: str,
-        bodies: Iterable[BytesLike],
-        keys: Iterable[Keys | None] | None,
-        tags: str | Iterable[str | None] | None,
-        properties: Properties | Iterable[Properties | None] | None,
-        queue_id: int | None,
-        durable: bool,
-        compression: Compression | None,
-        compress_over: int | None,
-        at_once: bool,
-    ) -> AppendResults | QueuedAppend:
+    def append_batch(self, at_once: bool, /, *args: Any, **kwargs: Any) -> AppendResults | QueuedAppend:
         """Like `append`, for `Store.append_batch`."""
     def put(self, number: int, append: QueuedAppend) -> None:
         """Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend."""
@@ -136,30 +100,11 @@ class LoopPut:
     """Messages for a work queue, with their arguments checked."""
 
     @staticmethod
-    def one(
-        queue: NativeWorkQueue,
-        body: BytesLike,
-        keys: Keys,
-        tags: str | None,
-        properties: Properties | None,
-        delay: Duration | None,
-        deliver_at: Time | None,
-        durable: bool,
-        compression: Compression | None,
-        compress_over: int | None,
-    ) -> LoopPut:
-        """Converts the arguments of `WorkQueue.put`."""
+    def one(queue: NativeWorkQueue, /, *args: Any, **kwargs: Any) -> LoopPut:
+        """Converts the arguments of `WorkQueue.put`, except `dedup_id`, `block` and `timeout`."""
     @staticmethod
-    def many(
-        queue: NativeWorkQueue,
-        messages: Iterable[BytesLike | Message],
-        delay: Duration | None,
-        deliver_at: Time | None,
-        durable: bool,
-        compression: Compression | None,
-        compress_over: int | None,
-    ) -> LoopPut:
-        """Converts the arguments of `WorkQueue.put_many`."""
+    def many(queue: NativeWorkQueue, /, *args: Any, **kwargs: Any) -> LoopPut:
+        """Converts the arguments of `WorkQueue.put_many`, except `block` and `timeout`."""
 
 @final
 class LoopConsumer:

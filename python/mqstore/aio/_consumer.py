@@ -7,14 +7,14 @@ not delivered and not counted by a commit. `_lines` describes how tasks wait.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Self
 
 import mqstore
 from mqstore import _native
 from mqstore._times import seconds_of
-from mqstore.aio._delivery import Handle, in_thread
+from mqstore.aio._delivery import Handle
 from mqstore.aio._lines import Line
-from mqstore.aio._twins import like
+from mqstore.aio._twins import in_thread, like
 from mqstore.errors import ConsumerClosedError
 
 if TYPE_CHECKING:
@@ -135,13 +135,6 @@ class Consumer(Handle):
     position = in_thread(mqstore.Consumer.position)
     committed = in_thread(mqstore.Consumer.committed)
     lag = in_thread(mqstore.Consumer.lag)
-
-    def __repr__(self) -> str:
-        return repr(self._own).replace("<mqstore.", "<mqstore.aio.", 1)
-
-    def __reduce__(self) -> NoReturn:
-        self._own.__reduce__()
-        raise AssertionError
 
 
 Consumer.__module__ = "mqstore.aio"

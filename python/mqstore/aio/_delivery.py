@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Self, TypeVar
 
 from mqstore._native import LoopWait
 from mqstore.aio._twins import named
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import mqstore
     from mqstore.aio._bridge import Bridge
     from mqstore.aio._lines import Line
-    from mqstore.aio._twins import Bridged
+    from mqstore.aio._twins import Twin
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,6 +115,13 @@ class Handle:
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return repr(self._own).replace("<mqstore.", "<mqstore.aio.", 1)
+
+    def __reduce__(self) -> NoReturn:
+        self._own.__reduce__()
+        raise AssertionError
+
     async def _look(
         self,
         line: Line,
@@ -164,11 +171,11 @@ class Handle:
 
 def making(
     method: Callable[Concatenate[mqstore.Store, P], T], kind: Callable[[object, Bridge, T], C]
-) -> Callable[Concatenate[Bridged, P], Making[C]]:
+) -> Callable[Concatenate[Twin, P], Making[C]]:
     """Returns the twin of a method that creates a consumer or work queue; the twin creates a `kind`."""
 
     @wraps(method)
-    def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> Making[C]:
+    def twin(self: Twin, /, *args: P.args, **kwargs: P.kwargs) -> Making[C]:
         bridge = self._bridge
 
         async def make() -> C:
@@ -180,19 +187,4 @@ def making(
 
         return Making(make, f"store.{method.__name__}(...)")
 
-    return named(twin, method.__name__)
-
-
-def in_thread(
-    method: Callable[Concatenate[Any, P], T],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Returns the twin of a method that may wait for the disk or for another user of the handle."""
-
-    @wraps(method)
-    async def twin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        own = self._own
-        bridge: Bridge = self._bridge
-        return await bridge.run(lambda: method(own, *args, **kwargs))
-
-    twin.__module__ = "mqstore.aio"
-    return twin
+    return named(twin, method)

@@ -12,6 +12,7 @@ import mqstore
 from mqstore.aio._delivery import Making
 from mqstore.aio._scan import Scan
 from mqstore.aio._shared_step import SharedStep
+from mqstore.aio._twins import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-R = TypeVar("R")
 
 # Messages of one step of a thread.
 _STEP = 64
@@ -62,7 +62,7 @@ class LogicMessages:
             self._ready.extend(found)
 
 
-def _twin(
+def _in_thread(
     method: Callable[Concatenate[mqstore.LogicQueues, P], T],
 ) -> Callable[Concatenate[LogicQueues, P], Coroutine[Any, Any, T]]:
     """Returns the twin of a method that reads from the disk."""
@@ -70,19 +70,6 @@ def _twin(
     @wraps(method)
     async def twin(self: LogicQueues, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.to_thread(method, self._own, *args, **kwargs)
-
-    twin.__module__ = "mqstore.aio"
-    return twin
-
-
-def _reading(
-    method: Callable[Concatenate[mqstore.LogicQueues, P], T], kind: Callable[[T], R]
-) -> Callable[Concatenate[LogicQueues, P], R]:
-    """Returns the twin of a method whose result reads from the disk when it is used."""
-
-    @wraps(method)
-    def twin(self: LogicQueues, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return kind(method(self._own, *args, **kwargs))
 
     twin.__module__ = "mqstore.aio"
     return twin
@@ -113,14 +100,14 @@ class LogicQueues:
         """Closes the stores."""
         await self.close()
 
-    close = _twin(mqstore.LogicQueues.close)
-    topics = _twin(mqstore.LogicQueues.topics)
-    queues = _twin(mqstore.LogicQueues.queues)
-    groups = _twin(mqstore.LogicQueues.groups)
-    group_offsets = _twin(mqstore.LogicQueues.group_offsets)
-    lag = _twin(mqstore.LogicQueues.lag)
-    read = _reading(mqstore.LogicQueues.read, LogicMessages)
-    scan = _reading(mqstore.LogicQueues.scan, Scan)
+    close = _in_thread(mqstore.LogicQueues.close)
+    topics = _in_thread(mqstore.LogicQueues.topics)
+    queues = _in_thread(mqstore.LogicQueues.queues)
+    groups = _in_thread(mqstore.LogicQueues.groups)
+    group_offsets = _in_thread(mqstore.LogicQueues.group_offsets)
+    lag = _in_thread(mqstore.LogicQueues.lag)
+    read = reading(mqstore.LogicQueues.read, LogicMessages)
+    scan = reading(mqstore.LogicQueues.scan, Scan)
 
 
 @wraps(mqstore.open_logic_queues)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import mqstore
 from mqstore._read.lasting import LastingAsync
-from mqstore.aio._twins import named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
-
-    from mqstore.aio._twins import Bridged
 
 P = ParamSpec("P")
 
@@ -114,18 +111,6 @@ def _twin(function: Callable[P, mqstore.Scan]) -> Callable[P, Scan]:
 
     twin.__module__ = "mqstore.aio"
     return twin
-
-
-def of_store(method: Callable[Concatenate[mqstore.Store, P], mqstore.Scan]) -> Callable[Concatenate[Bridged, P], Scan]:
-    """Returns the twin of a method that creates a scan, which reads nothing yet."""
-
-    @wraps(method)
-    def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> Scan:
-        # A store with an archive has its own method.
-        own: Callable[P, mqstore.Scan] = getattr(self._bridge.store, method.__name__)
-        return Scan(own(*args, **kwargs))
-
-    return named(twin, method.__name__)
 
 
 scan = _twin(mqstore.scan)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
@@ -33,36 +34,26 @@ from mqstore.aio._consumer import Consumer
 from mqstore.aio._delivery import Making, making
 from mqstore.aio._ending import Ending
 from mqstore.aio._reads import Messages
-from mqstore.aio._scan import of_store
+from mqstore.aio._scan import Scan
 from mqstore.aio._table import Table
 from mqstore.aio._transaction import Transaction
-from mqstore.aio._twins import at_length, in_thread, like
+from mqstore.aio._twins import at_length, in_thread, like, reading
 from mqstore.aio._work_queue import WorkQueue
 from mqstore.errors import InvalidOptionError, StoreLockedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future, ThreadPoolExecutor
     from types import TracebackType
 
-    from mqstore._native import Message
     from mqstore._options import StoreOptions
-    from mqstore._read.table import Bodies
     from mqstore._reports import Progress
     from mqstore.types import (
-        BytesLike,
         Check,
-        Compression,
         Duration,
-        Filter,
-        Keys,
         Mode,
-        OnDamage,
-        Properties,
-        ReadBound,
         StoreOptionsDict,
         StorePath,
-        Time,
     )
 
 T = TypeVar("T")
@@ -113,10 +104,10 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     Raises:
         As `mqstore.open`, at the `await`.
     """
-    limits = (max_appends, max_append_bytes)
-    remote = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size}
-    remote |= {"archive": archive, "archive_options": archive_options}
-    make = partial(_opened, path, mode, options, overrides, progress, lock_timeout, limits, remote)
+    given: dict[str, Any] = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size, **overrides}
+    given |= {"options": options, "archive": archive, "archive_options": archive_options}
+    attempt = partial(mqstore.open, path, mode, **given)
+    make = partial(_opened, attempt, progress, lock_timeout, max_appends, max_append_bytes)
     return Making(make, "mqstore.aio.open(...)")
 
 
@@ -140,23 +131,18 @@ def wrap(
 
 
 async def _opened(
-    path: StorePath,
-    mode: Mode,
-    options: StoreOptions | None,
-    overrides: StoreOptionsDict,
+    attempt: Callable[..., mqstore.Store],
     progress: Callable[[Progress], object] | None,
     lock_timeout: Duration | None,
-    limits: tuple[int, int],
-    remote: dict[str, Any],
+    max_appends: int,
+    max_append_bytes: int,
 ) -> Store:
-    appends, append_bytes = limits
-    most = [_bound("max_appends", appends), _bound("max_append_bytes", append_bytes)]
+    most = [_bound("max_appends", max_appends), _bound("max_append_bytes", max_append_bytes)]
     pauses = lock_pauses(lock_timeout)
     ending = Ending()
     pool = _bridge.pool()
     context = contextvars.copy_context()
-    watch = ending.watching(progress)
-    attempt = partial(mqstore.open, path, mode, options=options, progress=watch, **remote, **overrides)
+    attempt = partial(attempt, progress=ending.watching(progress))
     opening: Future[mqstore.Store] | None = None
     try:
         while True:
@@ -218,6 +204,8 @@ class Store:
         """The blocking store, for use in threads."""
         return self._bridge.store
 
+    _own = sync
+
     @property
     def path(self) -> str:
         """The directory, as given to `open`."""
@@ -234,25 +222,7 @@ class Store:
         return self._bridge.closing or self._bridge.store.closed
 
     @like(mqstore.Store.append)
-    async def append(
-        self,
-        topic: str,
-        body: BytesLike,
-        *,
-        keys: Keys = (),
-        tags: str | None = None,
-        properties: Properties | None = None,
-        queue_id: int | None = None,
-        flag: int = 0,
-        born_timestamp: Time | None = None,
-        durable: bool = False,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        delay_level: int | None = None,
-        light_queues: Keys = (),
-        compression: Compression | None = None,
-        compress_over: int | None = None,
-    ) -> AppendResult:
+    async def append(self, /, *args: Any, **kwargs: Any) -> AppendResult:
         """Appends one message and returns its position and its ids.
 
         The append runs in the loop's thread if it need not wait: the store does not sync each append, the topic exists,
@@ -263,144 +233,50 @@ class Store:
         """
         bridge = self._bridge
         bridge.check()
-        if light_queues or delay is not None or deliver_at is not None or delay_level is not None:
-            later = partial(
-                bridge.store.append,
-                topic,
-                body,
-                keys=keys,
-                tags=tags,
-                properties=properties,
-                queue_id=queue_id,
-                flag=flag,
-                born_timestamp=born_timestamp,
-                durable=durable,
-                delay=delay,
-                deliver_at=deliver_at,
-                delay_level=delay_level,
-                light_queues=light_queues,
-                compression=compression,
-                compress_over=compress_over,
-            )
-            return await bridge.run(later)
-        done = bridge.link.append(
-            topic,
-            body,
-            keys,
-            tags,
-            properties,
-            queue_id,
-            flag,
-            born_timestamp,
-            durable,
-            compression,
-            compress_over,
-            bridge.appends.at_once,
-        )
+        done = bridge.link.append(bridge.appends.at_once, *args, **kwargs)
+        if done is None:
+            return await bridge.run(partial(bridge.store.append, *args, **kwargs))
         return await _appended(bridge, done)
 
     @like(mqstore.Store.append_many)
-    async def append_many(
-        self,
-        topic: str,
-        messages: Iterable[BytesLike | Message],
-        *,
-        queue_id: int | None = None,
-        durable: bool = False,
-        compression: Compression | None = None,
-        compress_over: int | None = None,
-    ) -> AppendResults:
+    async def append_many(self, /, *args: Any, **kwargs: Any) -> AppendResults:
         """Appends messages under one lock, with at most one sync, and returns the results in the same order.
 
         See `append` for the thread.
         """
         bridge = self._bridge
         bridge.check()
-        at_once = bridge.appends.at_once
-        done = bridge.link.append_many(topic, messages, queue_id, durable, compression, compress_over, at_once)
-        return await _appended(bridge, done)
+        return await _appended(bridge, bridge.link.append_many(bridge.appends.at_once, *args, **kwargs))
 
     @like(mqstore.Store.append_batch)
-    async def append_batch(
-        self,
-        topic: str,
-        bodies: Iterable[BytesLike],
-        keys: Iterable[Keys | None] | None = None,
-        tags: str | Iterable[str | None] | None = None,
-        properties: Properties | Iterable[Properties | None] | None = None,
-        *,
-        queue_id: int | None = None,
-        durable: bool = False,
-        compression: Compression | None = None,
-        compress_over: int | None = None,
-    ) -> AppendResults:
+    async def append_batch(self, /, *args: Any, **kwargs: Any) -> AppendResults:
         """Appends messages like `append_many`, from one sequence for each part of a message.
 
         See `append` for the thread.
         """
         bridge = self._bridge
         bridge.check()
-        at_once = bridge.appends.at_once
-        done = bridge.link.append_batch(
-            topic, bodies, keys, tags, properties, queue_id, durable, compression, compress_over, at_once
-        )
-        return await _appended(bridge, done)
+        return await _appended(bridge, bridge.link.append_batch(bridge.appends.at_once, *args, **kwargs))
 
     @like(mqstore.Store.read)
-    def read(
-        self,
-        topic: str,
-        queue_id: int | None = None,
-        start: ReadBound | None = None,
-        end: ReadBound | None = None,
-        *,
-        filter: Filter | None = None,
-        follow: bool = False,
-        timeout: Duration | None = None,
-        on_damage: OnDamage = "raise",
-    ) -> Messages:
+    def read(self, /, *args: Any, **kwargs: Any) -> Messages:
         """Reads the messages of a topic, or of one of its queues: `async for message in store.read(...)`.
 
         Reads nothing and raises no error of the topic before the first message is requested. The end of the topic is
         also taken then. A wait of `follow` needs no thread.
         """
-        seconds = None if timeout is None else seconds_of("timeout", timeout)
-        opening = partial(
-            self._bridge.store.read,
-            topic,
-            queue_id,
-            start,
-            end,
-            filter=filter,
-            follow=follow,
-            on_damage=on_damage,
-        )
+        given = _given(mqstore.Store.read, *args, **kwargs)
+        seconds = None if (timeout := given.pop("timeout", None)) is None else seconds_of("timeout", timeout)
+        end = given.get("end")
         ends_by_time = end is not None and not isinstance(end, int)
-        whole = queue_id is None
-        return Messages(self, self._bridge, opening, topic, seconds, whole=whole, ends_by_time=ends_by_time)
+        whole = given.get("queue_id") is None
+        opening = partial(self._own.read, **given)
+        return Messages(self, self._bridge, opening, given["topic"], seconds, whole=whole, ends_by_time=ends_by_time)
 
     @like(mqstore.Store.lookup)
-    def lookup(
-        self,
-        topic: str,
-        key: str,
-        *,
-        start_time: Time | None = None,
-        end_time: Time | None = None,
-        limit: int | None = None,
-        newest_first: bool = False,
-    ) -> Messages:
+    def lookup(self, /, *args: Any, **kwargs: Any) -> Messages:
         """Finds the messages of `topic` with this key or unique id, oldest first: `async for message in ...`."""
-        opening = partial(
-            self._bridge.store.lookup,
-            topic,
-            key,
-            start_time=start_time,
-            end_time=end_time,
-            limit=limit,
-            newest_first=newest_first,
-        )
-        return Messages(self, self._bridge, opening)
+        return Messages(self, self._bridge, partial(self._own.lookup, **_given(mqstore.Store.lookup, *args, **kwargs)))
 
     @like(mqstore.Store.wait)
     async def wait(
@@ -454,7 +330,7 @@ class Store:
     delete_topic = at_length(mqstore.Store.delete_topic)
     snapshot = at_length(mqstore.Store.snapshot)
     restore_compaction = at_length(mqstore.Store.restore_compaction)
-    scan = of_store(mqstore.Store.scan)
+    scan = reading(mqstore.Store.scan, Scan)
     consumer = making(mqstore.Store.consumer, Consumer)
     work_queue = making(mqstore.Store.work_queue, WorkQueue)
 
@@ -470,20 +346,9 @@ class Store:
         return self._bridge.store.confirm_offset
 
     @like(mqstore.Store.table)
-    async def table(
-        self,
-        topic: str,
-        *,
-        bodies: Bodies = "memory",
-        on_damage: OnDamage = "raise",
-        expire_after: Duration | None = None,
-    ) -> Table:
+    async def table(self, /, *args: Any, **kwargs: Any) -> Table:
         """Returns the topic as a live mapping from key to newest message, already loaded."""
-        bridge = self._bridge
-        table = await bridge.run_at_length(
-            bridge.store.table, topic, bodies=bodies, on_damage=on_damage, expire_after=expire_after
-        )
-        return Table(self, bridge, table)
+        return Table(self, self._bridge, await self._bridge.run_at_length(self._own.table, *args, **kwargs))
 
     @like(mqstore.Store.transaction)
     def transaction(
@@ -539,6 +404,13 @@ async def _appended(bridge: _bridge.Bridge, done: T | QueuedAppend) -> T:
         return results
     await bridge.breathe()
     return done
+
+
+def _given(method: Callable[..., object], /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Returns the arguments of a call of `method` by name. Wrong ones raise TypeError at once."""
+    given = inspect.signature(method).bind(None, *args, **kwargs).arguments
+    del given["self"]
+    return given
 
 
 def _bound(name: str, value: object) -> int:

@@ -10,16 +10,16 @@ import mqstore
 from mqstore._read.lasting import LastingAsync
 from mqstore._times import seconds_of
 from mqstore.aio._reads import Messages
-from mqstore.aio._twins import like
+from mqstore.aio._twins import in_thread, like
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
     from datetime import timedelta
 
-    from mqstore._native import AppendResult, StoredMessage
+    from mqstore._native import StoredMessage
     from mqstore._read.table import Change
     from mqstore.aio._bridge import Bridge
-    from mqstore.types import BytesLike, Compression, Duration
+    from mqstore.types import Duration
 
 T = TypeVar("T")
 
@@ -38,16 +38,16 @@ class Table:
         """Wraps `table`. Programs call `Store.table` instead."""
         self._owner = owner
         self._bridge = bridge
-        self._table = table
+        self._own = table
 
     @property
     def topic(self) -> str:
         """Name of the topic."""
-        return self._table.topic
+        return self._own.topic
 
     async def expire_after(self) -> timedelta | None:
         """Returns the time after which a value expires, counted from its store time; None if values do not expire."""
-        return await self._bridge.run(lambda: self._table.expire_after)
+        return await self._bridge.run(lambda: self._own.expire_after)
 
     async def set_expire_after(self, value: Duration | None) -> None:
         """Sets the time after which a value expires, for all processes; None turns the expiry off.
@@ -58,7 +58,7 @@ class Table:
             InvalidOptionError: less than a millisecond.
             StoreReadOnlyError: the store is open for reading.
         """
-        await self._bridge.run(partial(setattr, self._table, "expire_after", value))
+        await self._bridge.run(partial(setattr, self._own, "expire_after", value))
 
     async def refresh(self) -> None:
         """Applies everything appended so far; every other method does so too.
@@ -66,60 +66,42 @@ class Table:
         Raises:
             StoreClosedError: the store was closed.
         """
-        await self._bridge.run(self._table.refresh)
+        await self._bridge.run(self._own.refresh)
 
     def offset(self, queue_id: int = 0) -> int:
         """Returns one past the last offset of a queue that the table has applied."""
-        return self._table.offset(queue_id)
+        return self._own.offset(queue_id)
 
     async def get(self, key: str, default: T | None = None) -> StoredMessage | T | None:
         """Returns the newest message of `key`, or `default`."""
-        return await self._bridge.run(partial(self._table.get, key, default))
+        return await self._bridge.run(partial(self._own.get, key, default))
 
     async def __getitem__(self, key: str) -> StoredMessage:
         """Returns the newest message of `key`: `await table["key"]`. Raises KeyError if there is none."""
-        return await self._bridge.run(partial(self._table.__getitem__, key))
+        return await self._bridge.run(partial(self._own.__getitem__, key))
 
-    @like(mqstore.Table.set)
-    async def set(
-        self,
-        key: str,
-        value: BytesLike,
-        *,
-        durable: bool = False,
-        compression: Compression | None = None,
-        compress_over: int | None = None,
-    ) -> AppendResult:
-        """Appends `value` as the newest message of `key`."""
-        change = partial(
-            self._table.set, key, value, durable=durable, compression=compression, compress_over=compress_over
-        )
-        return await self._bridge.run(change)
-
-    @like(mqstore.Table.delete)
-    async def delete(self, key: str, *, durable: bool = False) -> AppendResult:
-        """Deletes `key`: appends a tombstone, a message with the key and without a body."""
-        return await self._bridge.run(partial(self._table.delete, key, durable=durable))
+    set = in_thread(mqstore.Table.set)
+    delete = in_thread(mqstore.Table.delete)
 
     async def contains(self, key: str) -> bool:
         """Returns whether there is a message with this key."""
-        return await self._bridge.run(partial(self._table.__contains__, key))
+        return await self._bridge.run(partial(self._own.__contains__, key))
 
     async def count(self) -> int:
         """Returns the number of keys."""
-        return await self._bridge.run(self._table.__len__)
+        return await self._bridge.run(self._own.__len__)
 
     async def keys(self) -> list[str]:
         """Returns the keys of one moment, in the order of their newest messages."""
-        return await self._bridge.run(partial(list, cast("Any", self._table)))
+        return await self._bridge.run(partial(list, cast("Any", self._own)))
 
     async def values(self) -> list[StoredMessage]:
         """Returns the newest message of each key."""
-        return await self._bridge.run(lambda: list(self._table.values()))
+        return await self._bridge.run(lambda: list(self._own.values()))
 
     async def items(self) -> list[tuple[str, StoredMessage]]:
         """Returns each key with its newest message."""
-        return await self._bridge.run(lambda: list(self._table.items()))
+        return await self._bridge.run(lambda: list(self._own.items()))
 
     @like(mqstore.Table.wait_until)
     async def wait_until(self, offset: int, *, queue_id: int = 0, timeout: Duration | None = None) -> bool:
@@ -139,7 +121,7 @@ class Table:
         return LastingAsync(self._changes(None if timeout is None else seconds_of("timeout", timeout)))
 
     async def _changes(self, limit: float | None) -> AsyncGenerator[Change]:
-        table, bridge = self._table, self._bridge
+        table, bridge = self._own, self._bridge
         places = await bridge.run(table._places)
         last = bridge.loop.time()
         while True:
@@ -163,10 +145,10 @@ class Table:
             await bridge.arrival(waits, _NAP if left is None else min(left, _NAP))
 
     def __repr__(self) -> str:
-        return repr(self._table).replace("<mqstore.", "<mqstore.aio.", 1)
+        return repr(self._own).replace("<mqstore.", "<mqstore.aio.", 1)
 
     def __reduce__(self) -> NoReturn:
-        self._table.__reduce__()
+        self._own.__reduce__()
         raise AssertionError
 
 

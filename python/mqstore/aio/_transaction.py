@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 import mqstore
+from mqstore.aio._twins import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Generator
     from types import TracebackType
 
     from mqstore.aio._bridge import Bridge
     from mqstore.aio._store import Store
     from mqstore.types import Check
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _in_thread(
-    method: Callable[Concatenate[mqstore.Transaction, P], T],
-) -> Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]:
-    """Returns the twin of a verb. A body must not change before the call returns."""
-
-    @wraps(method)
-    async def twin(self: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._bridge.run(partial(method, self._begun, *args, **kwargs))
-
-    twin.__module__ = "mqstore.aio"
-    twin.__qualname__ = f"Transaction.{method.__name__}"
-    return twin
 
 
 class Transaction:
@@ -64,7 +48,7 @@ class Transaction:
         return self
 
     @property
-    def _begun(self) -> mqstore.Transaction:
+    def _own(self) -> mqstore.Transaction:
         if self._transaction is None:
             msg = "the transaction has not begun: use it with async with, or await it"
             raise RuntimeError(msg)
@@ -85,7 +69,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """Id of the transaction, also for its check: the unique id of its first message, unless you set another one."""
-        return self._begun.id
+        return self._own.id
 
     @property
     def group(self) -> str:
@@ -95,16 +79,16 @@ class Transaction:
     @property
     def outcome(self) -> Literal["committed", "rolled back"] | None:
         """`"committed"` or `"rolled back"`; None while the transaction is open."""
-        return self._begun.outcome
+        return self._own.outcome
 
     @property
     def results(self) -> list[mqstore.AppendResult]:
         """Results of its messages in the order of the appends; empty until the commit."""
-        return self._begun.results
+        return self._own.results
 
-    append = _in_thread(mqstore.Transaction.append)
-    commit = _in_thread(mqstore.Transaction.commit)
-    rollback = _in_thread(mqstore.Transaction.rollback)
+    append = in_thread(mqstore.Transaction.append)
+    commit = in_thread(mqstore.Transaction.commit)
+    rollback = in_thread(mqstore.Transaction.rollback)
 
     def __repr__(self) -> str:
         begun = self._transaction

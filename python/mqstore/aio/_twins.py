@@ -1,4 +1,4 @@
-"""Coroutine twins of methods and functions that need a thread, with the same names, parameters and documentation.
+"""Coroutine twins of methods and functions that block, with the same names, parameters and documentation.
 
 A new verb of `mqstore.Store` gets its twin in one line: `verb = in_thread(mqstore.Store.verb)`.
 """
@@ -14,50 +14,58 @@ from mqstore.aio._ending import Ending
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    import mqstore
     from mqstore.aio._bridge import Bridge
 
 P = ParamSpec("P")
 T = TypeVar("T")
-F = TypeVar("F", bound="Callable[..., object]")
+R = TypeVar("R")
 
 
-class Bridged(Protocol):
-    """An object with twins, such as a store: it has a bridge."""
+class Twin(Protocol):
+    """An object with twins, such as a store."""
 
-    _bridge: Bridge
+    @property
+    def _bridge(self) -> Bridge:
+        """The bridge of its store."""
+
+    @property
+    def _own(self) -> Any:
+        """The blocking object."""
 
 
-def in_thread(
-    method: Callable[Concatenate[mqstore.Store, P], T],
-) -> Callable[Concatenate[Bridged, P], Coroutine[Any, Any, T]]:
+def in_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Twin, P], Coroutine[Any, Any, T]]:
     """Returns the twin of a method that may wait for the disk or a lock, but not for long."""
+    name = method.__name__
 
     @wraps(method)
-    async def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bridge = self._bridge
-        return await bridge.run(partial(_own(bridge, method), *args, **kwargs))
+    async def twin(self: Twin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        found: T = await self._bridge.run(partial(getattr(self._own, name), *args, **kwargs))
+        return found
 
-    return named(twin, method.__name__)
+    return named(twin, method)
 
 
-def at_length(
-    method: Callable[Concatenate[mqstore.Store, P], T],
-) -> Callable[Concatenate[Bridged, P], Coroutine[Any, Any, T]]:
-    """Returns the twin of a long method, which runs in a separate thread pool. If cancelled, the method ends."""
+def at_length(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Twin, P], Coroutine[Any, Any, T]]:
+    """Returns the twin of a long method, which runs in a separate thread pool. If cancelled, one with progress ends."""
+    name = method.__name__
 
     @wraps(method)
-    async def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bridge = self._bridge
-        return await bridge.run_at_length(_own(bridge, method), *args, **kwargs)
+    async def twin(self: Twin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        found: T = await self._bridge.run_at_length(getattr(self._own, name), *args, **kwargs)
+        return found
 
-    return named(twin, method.__name__)
+    return named(twin, method)
 
 
-def _own(bridge: Bridge, method: Callable[Concatenate[mqstore.Store, P], T]) -> Callable[P, T]:
-    """Returns the method of the store of this name: a store with an archive has its own."""
-    found: Callable[P, T] = getattr(bridge.store, method.__name__)
-    return found
+def reading(method: Callable[Concatenate[Any, P], T], kind: Callable[[T], R]) -> Callable[Concatenate[Any, P], R]:
+    """Returns the twin of a method whose result reads when it is used; the twin returns a `kind` of the result."""
+    name = method.__name__
+
+    @wraps(method)
+    def twin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return kind(getattr(self._own, name)(*args, **kwargs))
+
+    return named(twin, method)
 
 
 def awaitable(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -67,23 +75,29 @@ def awaitable(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
         return await Ending().run(None, function, *args, **kwargs)
 
-    twin.__module__ = "mqstore.aio"
-    return twin
+    return named(twin, function)
 
 
-def named(twin: Callable[P, T], name: str) -> Callable[P, T]:
-    """Gives a twin the name of the method `name` of `mqstore.aio.Store`."""
-    twin.__module__ = "mqstore.aio"
-    twin.__qualname__ = f"Store.{name}"
-    return twin
+def like(
+    method: Callable[Concatenate[Any, P], object],
+) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """Returns a decorator that gives a twin the parameters of `method`.
 
+    The twin's docstring also gets all paragraphs of that of `method` except the first.
+    """
 
-def like(method: Callable[..., object]) -> Callable[[F], F]:
-    """Returns a decorator that adds all paragraphs of `method`'s docstring except the first to that of a twin."""
-
-    def documented(twin: F) -> F:
+    def documented(twin: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
         own, rest = getdoc(twin), (getdoc(method) or "").partition("\n\n")[2]
         twin.__doc__ = f"{own}\n\n{rest}" if own and rest else own
-        return twin
+        # `inspect.signature` follows this.
+        vars(twin)["__wrapped__"] = method
+        return named(twin, method)
 
     return documented
+
+
+def named(twin: Callable[P, T], blocking: Callable[..., object]) -> Callable[P, T]:
+    """Gives a twin the qualified name of the blocking method or function."""
+    twin.__module__ = "mqstore.aio"
+    twin.__qualname__ = blocking.__qualname__.removeprefix("Native")
+    return twin

@@ -10,22 +10,22 @@ import asyncio
 import weakref
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _native
 from mqstore._times import seconds_of
-from mqstore.aio._delivery import Handle, in_thread
+from mqstore.aio._delivery import Handle
 from mqstore.aio._lines import Line
-from mqstore.aio._twins import like
+from mqstore.aio._twins import at_length, in_thread, like
 from mqstore.errors import QuotaFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mqstore._native import AppendResult, AppendResults, LeasedMessage, Message, QueuedAppend
+    from mqstore._native import AppendResult, AppendResults, LeasedMessage, QueuedAppend
     from mqstore.aio._bridge import Bridge
-    from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
+    from mqstore.types import Duration
 
 # Number of messages that one call acknowledges in the loop's thread.
 _AT_ONCE = 256
@@ -92,45 +92,25 @@ class WorkQueue(Handle):
 
     @like(mqstore.WorkQueue.put)
     async def put(
-        self,
-        body: BytesLike,
-        *,
-        keys: Keys = (),
-        tags: str | None = None,
-        properties: Properties | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        dedup_id: str | None = None,
-        durable: bool = False,
-        block: bool = True,
-        timeout: Duration | None = None,
-        compression: Compression | None = None,
-        compress_over: int | None = None,
+        self, /, *args: Any, block: bool = True, timeout: Duration | None = None, **kwargs: Any
     ) -> AppendResult:
         """Puts one message, in the loop's thread or in the append thread: see `mqstore.aio.Store.append`.
 
         Do not change the body before the call returns. A used-up quota raises `QuotaFull`. With `dedup_id`, a thread
         looks for an earlier put and appends.
         """
-        patience = _patience(block, timeout)
-        if dedup_id is not None:
-            put_new = partial(
-                self._own.put_nowait,
-                body,
-                keys=keys,
-                tags=tags,
-                properties=properties,
-                delay=delay,
-                deliver_at=deliver_at,
-                dedup_id=dedup_id,
-                durable=durable,
-                compression=compression,
-                compress_over=compress_over,
-            )
-            return await self._put_new(put_new, patience)
-        arguments = (keys, tags, properties, delay, deliver_at, durable, compression, compress_over)
-        put = partial(_native.LoopPut.one, self._own, body, *arguments)
-        done = await self._put(put, patience)
+        return await self._put_one(_patience(block, timeout), *args, **kwargs)
+
+    @like(mqstore.WorkQueue.put_nowait)
+    async def put_nowait(self, /, *args: Any, **kwargs: Any) -> AppendResult:
+        """Calls `put` with `block=False`."""
+        return await self._put_one(0.0, *args, **kwargs)
+
+    async def _put_one(self, seconds: float | None, /, *args: Any, **kwargs: Any) -> AppendResult:
+        if kwargs.get("dedup_id") is not None:
+            return await self._put_new(partial(self._own.put_nowait, *args, **kwargs), seconds)
+        kwargs.pop("dedup_id", None)
+        done = await self._put(partial(_native.LoopPut.one, self._own, *args, **kwargs), seconds)
         return done[0] if isinstance(done, list) else done
 
     async def _put_new(self, put: Callable[[], AppendResult], seconds: float | None) -> AppendResult:
@@ -147,51 +127,12 @@ class WorkQueue(Handle):
                     raise
             await asyncio.sleep(_QUOTA_LOOK if left is None else min(left, _QUOTA_LOOK))
 
-    async def put_nowait(
-        self,
-        body: BytesLike,
-        *,
-        keys: Keys = (),
-        tags: str | None = None,
-        properties: Properties | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        dedup_id: str | None = None,
-        durable: bool = False,
-        compression: Compression | None = None,
-        compress_over: int | None = None,
-    ) -> AppendResult:
-        """Calls `put` with `block=False`."""
-        return await self.put(
-            body,
-            keys=keys,
-            tags=tags,
-            properties=properties,
-            delay=delay,
-            deliver_at=deliver_at,
-            dedup_id=dedup_id,
-            durable=durable,
-            block=False,
-            compression=compression,
-            compress_over=compress_over,
-        )
-
     @like(mqstore.WorkQueue.put_many)
     async def put_many(
-        self,
-        messages: Iterable[BytesLike | Message],
-        *,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        durable: bool = False,
-        block: bool = True,
-        timeout: Duration | None = None,
-        compression: Compression | None = None,
-        compress_over: int | None = None,
+        self, /, messages: Iterable[Any], *, block: bool = True, timeout: Duration | None = None, **kwargs: Any
     ) -> list[AppendResult]:
         """Puts messages under one lock, with at most one sync, and returns the results in the same order."""
-        arguments = (delay, deliver_at, durable, compression, compress_over)
-        put = partial(_native.LoopPut.many, self._own, list(messages), *arguments)
+        put = partial(_native.LoopPut.many, self._own, list(messages), **kwargs)
         done = await self._put(put, _patience(block, timeout))
         return done if isinstance(done, list) else [done]
 
@@ -364,14 +305,7 @@ class WorkQueue(Handle):
         native = self._native
         return await self._look(self._done, native.join, partial(native.prepare, 0), _patience(True, timeout))
 
-    @like(mqstore.WorkQueue.redrive)
-    async def redrive(self, limit: int | None = None) -> int:
-        """Moves dead letters of the group back to their original topics, oldest first.
-
-        The call continues if its task is cancelled.
-        """
-        return await self._bridge.run_at_length(lambda: self._own.redrive(limit))
-
+    redrive = at_length(mqstore.WorkQueue.redrive)
     qsize = in_thread(mqstore.WorkQueue.qsize)
     empty = in_thread(mqstore.WorkQueue.empty)
     full = in_thread(mqstore.WorkQueue.full)
@@ -380,13 +314,6 @@ class WorkQueue(Handle):
     peek = in_thread(mqstore.WorkQueue.peek)
     purge = in_thread(mqstore.WorkQueue.purge)
     shutdown = in_thread(mqstore.WorkQueue.shutdown)
-
-    def __repr__(self) -> str:
-        return repr(self._own).replace("<mqstore.", "<mqstore.aio.", 1)
-
-    def __reduce__(self) -> NoReturn:
-        self._own.__reduce__()
-        raise AssertionError
 
 
 class _Got:

@@ -220,28 +220,38 @@ impl LoopPut {
 
 #[pymethods]
 impl LoopPut {
-    /// Converts the arguments of `WorkQueue.put`.
+    /// Converts the arguments of `WorkQueue.put`, except `dedup_id`, `block` and `timeout`.
     #[staticmethod]
+    #[pyo3(
+        signature = (queue, body, *, keys = None, tags = None, properties = None, delay = None, deliver_at = None,
+                     durable = false, compression = None, compress_over = None),
+        text_signature = None
+    )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn one(
         queue: &Bound<'_, NativeWorkQueue>,
         body: &Bound<'_, PyAny>,
-        keys: &Bound<'_, PyAny>,
-        tags: &Bound<'_, PyAny>,
-        properties: &Bound<'_, PyAny>,
+        keys: Option<&Bound<'_, PyAny>>,
+        tags: Option<&Bound<'_, PyAny>>,
+        properties: Option<&Bound<'_, PyAny>>,
         delay: Option<&Bound<'_, PyAny>>,
         deliver_at: Option<&Bound<'_, PyAny>>,
         durable: bool,
         compression: Option<&Bound<'_, PyAny>>,
         compress_over: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let mut part = MessageParts::of(body, Some(keys), Some(tags), Some(properties), None, None)?;
+        let mut part = MessageParts::of(body, keys, tags, properties, None, None)?;
         let left = part.compress_in_loop(queue.get().compression(compression, compress_over)?)?;
         Self::of(vec![part.into_owned()], (false, left), delay, deliver_at, durable)
     }
 
-    /// Converts the arguments of `WorkQueue.put_many`.
+    /// Converts the arguments of `WorkQueue.put_many`, except `block` and `timeout`.
     #[staticmethod]
+    #[pyo3(
+        signature = (queue, messages, *, delay = None, deliver_at = None, durable = false, compression = None,
+                     compress_over = None),
+        text_signature = None
+    )]
     fn many(
         queue: &Bound<'_, NativeWorkQueue>,
         messages: &Bound<'_, PyAny>,

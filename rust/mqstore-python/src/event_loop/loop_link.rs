@@ -220,27 +220,41 @@ impl LoopLink {
 
     /// Appends like `Store.append` if `at_once` is set and that does not block; otherwise returns the append.
     ///
-    /// The caller passes a returned append to `put`.
+    /// The caller passes a returned append to `put`. Returns None for a delayed message and for one with light queues:
+    /// a thread must append it.
+    #[pyo3(
+        signature = (at_once, topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
+                     born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None,
+                     light_queues = None, compression = None, compress_over = None),
+        text_signature = None
+    )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append<'py>(
         &self,
+        at_once: bool,
         topic: &Bound<'py, PyAny>,
         body: &Bound<'py, PyAny>,
-        keys: &Bound<'py, PyAny>,
-        tags: &Bound<'py, PyAny>,
-        properties: &Bound<'py, PyAny>,
+        keys: Option<&Bound<'py, PyAny>>,
+        tags: Option<&Bound<'py, PyAny>>,
+        properties: Option<&Bound<'py, PyAny>>,
         queue_id: Option<&Bound<'py, PyAny>>,
-        flag: &Bound<'py, PyAny>,
+        flag: Option<&Bound<'py, PyAny>>,
         born_timestamp: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        delay: Option<&Bound<'py, PyAny>>,
+        deliver_at: Option<&Bound<'py, PyAny>>,
+        delay_level: Option<&Bound<'py, PyAny>>,
+        light_queues: Option<&Bound<'py, PyAny>>,
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
-        at_once: bool,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let is_delayed = delay.or(deliver_at).or(delay_level).is_some();
+        if is_delayed || light_queues.map_or(Ok(false), PyAnyMethods::is_truthy)? {
+            return Ok(None);
+        }
         let (py, store) = (topic.py(), self.shared.store()?);
         let topic = text("topic", topic)?;
-        let mut part =
-            MessageParts::of(body, Some(keys), Some(tags), Some(properties), Some(flag), born_timestamp)?;
+        let mut part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let name = topic.to_str()?;
         let rule = self.owner.get().compression(compression, compress_over)?;
@@ -248,31 +262,43 @@ impl LoopLink {
         if at_once && left.is_none() {
             let message = part.message(name, queue_id, durable);
             if let Some(appended) = detached(py, || store.nonblocking().try_append(&message))? {
-                return Ok(Bound::new(py, AppendResult::from_core(&topic, self.host, appended))?.into_any());
+                let done = Bound::new(py, AppendResult::from_core(&topic, self.host, appended))?;
+                return Ok(Some(done.into_any()));
             }
         }
-        QueuedAppend::queued(&topic, queue_id, durable, false, left, vec![part.into_owned()])
+        QueuedAppend::queued(&topic, queue_id, durable, false, left, vec![part.into_owned()]).map(Some)
     }
 
     /// Like `append`, for `Store.append_many`.
+    #[pyo3(
+        signature = (at_once, topic, messages, *, queue_id = None, durable = false, compression = None,
+                     compress_over = None),
+        text_signature = None
+    )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_many<'py>(
         &self,
+        at_once: bool,
         topic: &Bound<'py, PyAny>,
         messages: &Bound<'py, PyAny>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
-        at_once: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.append_all(topic, || parts(messages), queue_id, durable, (compression, compress_over), at_once)
     }
 
     /// Like `append`, for `Store.append_batch`.
+    #[pyo3(
+        signature = (at_once, topic, bodies, keys = None, tags = None, properties = None, *, queue_id = None,
+                     durable = false, compression = None, compress_over = None),
+        text_signature = None
+    )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_batch<'py>(
         &self,
+        at_once: bool,
         topic: &Bound<'py, PyAny>,
         bodies: &Bound<'py, PyAny>,
         keys: Option<&Bound<'py, PyAny>>,
@@ -282,7 +308,6 @@ impl LoopLink {
         durable: bool,
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
-        at_once: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let convert = || BatchInput::of(bodies, keys, tags, properties);
         self.append_all(topic, convert, queue_id, durable, (compression, compress_over), at_once)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from mqstore import _native
 from mqstore.aio._appends import Appends
 from mqstore.aio._ending import Ending
-from mqstore.aio._lines import Around, Syncs
+from mqstore.aio._wait_queue import Around, Syncs
 from mqstore.errors import StoreClosedError, StoreReadOnlyError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from mqstore._store import Store
     from mqstore.aio._delivery import Handle
-    from mqstore.aio._lines import Line
+    from mqstore.aio._wait_queue import WaitQueue
 
 T = TypeVar("T")
 Wait = tuple[str, int, int]
@@ -69,8 +69,8 @@ class Bridge:
         self._numbers = itertools.count(1)
         self._waits: dict[int, asyncio.Future[bool]] = {}
         self._poll = _Poll(self)
-        # Lines of waiting tasks by their number for calls, and the handles of these lines.
-        self.lines: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
+        # Queues of waiting tasks by their number for calls, and the handles of these queues.
+        self.wait_queues: weakref.WeakValueDictionary[int, WaitQueue] = weakref.WeakValueDictionary()
         self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self.around = Around(self)
         self.syncs = Syncs(self)
@@ -207,8 +207,8 @@ class Bridge:
         """Wakes the wait with this number, which may be over."""
         if future := self._waits.pop(number, None):
             _answer(future, True)
-        elif line := self.lines.get(number):
-            line.wake()
+        elif queue := self.wait_queues.get(number):
+            queue.wake()
 
     def failed(self, numbers: Iterable[int], error: BaseException) -> None:
         """Ends the waits with these numbers with an error."""
@@ -240,8 +240,8 @@ class Bridge:
         self._waits.clear()
         self._poll.end()
         self.around.end()
-        for line in list(self.lines.values()):
-            line.fail(lambda: StoreClosedError(self.store.path))
+        for queue in list(self.wait_queues.values()):
+            queue.fail(lambda: StoreClosedError(self.store.path))
         try:
             await self.appends.end()
             await self.syncs.end()

@@ -1,7 +1,7 @@
 """`Consumer` for asyncio: a task takes and commits messages in the loop's thread, in its own step.
 
 A thread reads ahead from the disk, applies the assignment, seeks and syncs. Messages that were only read ahead are
-not delivered and not counted by a commit. `_lines` describes how tasks wait.
+not delivered and not counted by a commit. `_wait_queue` describes how tasks wait.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import mqstore
 from mqstore import _native
 from mqstore._times import seconds_of
 from mqstore.aio._delivery import Handle
-from mqstore.aio._lines import Line
 from mqstore.aio._twins import in_thread, like
+from mqstore.aio._wait_queue import WaitQueue
 from mqstore.errors import ConsumerClosedError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Consumer(Handle):
         super().__init__(owner, bridge)
         self._own = consumer
         self._native = _native.LoopConsumer(consumer, bridge.link)
-        self._line = Line(bridge, self._native.look_around)
+        self._line = WaitQueue(bridge, self._native.look_around)
 
     @property
     def group(self) -> str:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     import mqstore
     from mqstore.aio._bridge import Bridge
-    from mqstore.aio._lines import Line
     from mqstore.aio._twins import Twin
+    from mqstore.aio._wait_queue import WaitQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class Handle:
 
     async def _look(
         self,
-        line: Line,
+        waiting: WaitQueue,
         look: Callable[[bool, int | None], T | LoopWait | None],
         prepare: Callable[[], object],
         seconds: float | None,
@@ -143,19 +143,19 @@ class Handle:
                 bridge.check()
                 left = None if end is None else end - bridge.loop.time()
                 may_wait = left is None or left > 0
-                found = look(tries >= _TRIES, line.number if may_wait else None)
+                found = look(tries >= _TRIES, waiting.number if may_wait else None)
                 if found is None:
                     tries += 1
                     await self._prepared(prepare)
                 elif isinstance(found, LoopWait):
                     tries, again, woken = 0, woken, False
-                    woken = await line.wait(found, left, again=again)
+                    woken = await waiting.wait(found, left, again=again)
                 else:
                     return found
         finally:
             if woken:
                 # The next task may find something too.
-                line.wake()
+                waiting.wake()
 
     async def _prepared(self, prepare: Callable[[], object]) -> None:
         """Runs `prepare` in a thread. Tasks with the same need wait for it and then look again."""

@@ -1,6 +1,6 @@
 """`WorkQueue` for asyncio: a task takes, acknowledges and returns messages in the loop's thread, in its own step.
 
-A thread reads ahead from the disk, moves dead letters and syncs. It takes no message. `_lines` describes how tasks
+A thread reads ahead from the disk, moves dead letters and syncs. It takes no message. `_wait_queue` describes how tasks
 wait.
 """
 
@@ -16,8 +16,8 @@ import mqstore
 from mqstore import _native
 from mqstore._times import seconds_of
 from mqstore.aio._delivery import Handle
-from mqstore.aio._lines import Line
 from mqstore.aio._twins import at_length, in_thread, like
+from mqstore.aio._wait_queue import WaitQueue
 from mqstore.errors import QuotaFull
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class WorkQueue(Handle):
         self._own = queue
         self._native = _native.LoopWorkQueue(queue, bridge.link)
         around = self._native.look_around
-        self._ready, self._room, self._done = (Line(bridge, around) for _ in range(3))
+        self._ready, self._room, self._done = (WaitQueue(bridge, around) for _ in range(3))
         # Held by the first put that waits for a quota.
         self._quota = asyncio.Lock()
         # A message must not keep its queue alive.

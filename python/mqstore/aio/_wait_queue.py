@@ -1,8 +1,8 @@
-"""Lines of tasks that wait for a consumer or a work queue, and work that is shared by all lines.
+"""Queues of tasks that wait for a consumer or a work queue, and work that all of them share.
 
 ```
 native      signals once when something may be ready     | it was not: signals again later
-line        wakes the task that has waited longest       | the task keeps its place and waits
+wait queue  wakes the task that has waited longest       | the task keeps its place and waits
 task        looks, takes what is there, wakes the next   |
 ```
 
@@ -29,11 +29,11 @@ _LOOK = 0.1
 _LOOK_FACTOR = 20
 
 
-class Line:
+class WaitQueue:
     """The tasks that wait for one kind of news of one handle. All methods must be called in the loop's thread."""
 
     def __init__(self, bridge: Bridge, look_around: Callable[[], None]) -> None:
-        """Creates a line of `bridge`; `look_around` makes the native side signal news that has no signal."""
+        """Creates a queue of `bridge`; `look_around` makes the native side signal news that has no signal."""
         # Number for signals of the native side.
         self.number = bridge.number()
         self.look_around = look_around
@@ -41,7 +41,7 @@ class Line:
         self._waiters: OrderedDict[asyncio.Future[bool], None] = OrderedDict()
         self._wait: _native.LoopWait | None = None
         self._timer: asyncio.TimerHandle | None = None
-        bridge.lines[self.number] = self
+        bridge.wait_queues[self.number] = self
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -112,26 +112,26 @@ class Line:
 
 
 class Around:
-    """One timer for all lines with waiting tasks. It finds news without signals, such as new queues.
+    """One timer for all queues with waiting tasks. It finds news without signals, such as new queues.
 
     The blocking twins check at the same interval, for the same reason.
     """
 
     def __init__(self, bridge: Bridge) -> None:
-        """Watches the lines of `bridge`."""
+        """Watches the queues of `bridge`."""
         self._bridge = bridge
-        self._lines: set[Line] = set()
+        self._queues: set[WaitQueue] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, line: Line) -> None:
-        """Includes `line` as long as a task waits in it."""
-        self._lines.add(line)
+    def watch(self, queue: WaitQueue) -> None:
+        """Includes `queue` as long as a task waits in it."""
+        self._queues.add(queue)
         if self._timer is None:
             self._rest(_LOOK)
 
     def end(self) -> None:
         """Stops the timer."""
-        self._lines.clear()
+        self._queues.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -141,12 +141,12 @@ class Around:
 
     def _look(self) -> None:
         self._timer = None
-        self._lines = {line for line in self._lines if len(line)}
-        if self._bridge.closing or not self._lines:
+        self._queues = {queue for queue in self._queues if len(queue)}
+        if self._bridge.closing or not self._queues:
             return
         begun = self._bridge.loop.time()
-        # A handle has several lines but one `look_around`.
-        for look_around in {line.look_around for line in self._lines}:
+        # A handle has several queues but one `look_around`.
+        for look_around in {queue.look_around for queue in self._queues}:
             look_around()
         took = self._bridge.loop.time() - begun
         self._rest(max(_LOOK, _LOOK_FACTOR * took))

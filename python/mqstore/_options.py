@@ -336,8 +336,7 @@ def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> Sto
     if options is None:
         options = StoreOptions()
     elif not isinstance(options, StoreOptions):
-        msg = f"options must be a StoreOptions, not {type(options).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"options must be a StoreOptions, not {type(options).__name__}")
     if not overrides:
         return options
     _check_names(overrides, _names(StoreOptions), also=("mode", "options", "progress", "lock_timeout"))

@@ -48,8 +48,7 @@ class Consumer(_native.NativeConsumer):
     __slots__ = ("__weakref__",)
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        msg = "make a consumer with store.consumer(group, topics)"
-        raise TypeError(msg)
+        raise TypeError("make a consumer with store.consumer(group, topics)")
 
     @classmethod
     def _make(cls, store: _native.NativeStore, *options: Any) -> Self:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 def _checked_bool(name: str, value: bool) -> bool:
     if not isinstance(value, bool):
-        msg = f"{name} must be a bool, not {type(value).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
     return value
 
 

@@ -75,8 +75,7 @@ class Transaction(_native.NativeTransaction):
     __slots__ = ("__weakref__",)
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        msg = "begin a transaction with store.transaction()"
-        raise TypeError(msg)
+        raise TypeError("begin a transaction with store.transaction()")
 
     @classmethod
     def _make(cls, store: _native.NativeStore, group: str, durable: bool) -> Self:
@@ -86,8 +85,7 @@ class Transaction(_native.NativeTransaction):
         return f"<mqstore.Transaction {self.id!r} of group {self.group!r}, {self.outcome or 'open'}>"
 
     def __reduce__(self) -> NoReturn:
-        msg = "cannot pickle a transaction: it belongs to this process; send its id, and let a check decide"
-        raise TypeError(msg)
+        raise TypeError("cannot pickle a transaction: it belongs to this process; send its id, and let a check decide")
 
 
 class Checks:
@@ -104,8 +102,7 @@ class Checks:
         if timing is None and self._checks.get(group) == check:
             return
         if not callable(check):
-            msg = f"check must be callable, not {type(check).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"check must be callable, not {type(check).__name__}")
         with self._lock:
             if timing is not None or group not in self._checks:
                 self._native.set(group, *(timing or _TIMING))

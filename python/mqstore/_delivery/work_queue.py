@@ -66,8 +66,7 @@ class WorkQueue(_native.NativeWorkQueue):
     __slots__ = ("__weakref__",)
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        msg = "open a work queue with store.work_queue(topic)"
-        raise TypeError(msg)
+        raise TypeError("open a work queue with store.work_queue(topic)")
 
     @classmethod
     def _make(cls, store: _native.NativeStore, *options: Any) -> Self:
@@ -133,11 +132,10 @@ class WorkQueue(_native.NativeWorkQueue):
         return f"<mqstore.WorkQueue topic={self.topic!r} group={self.group!r}{state}>"
 
     def __reduce__(self) -> NoReturn:
-        msg = (
+        raise TypeError(
             f"cannot pickle the work queue of topic {self.topic!r}: it belongs to an open store of this process; "
             "open it in the other process with store.work_queue"
         )
-        raise TypeError(msg)
 
 
 WorkQueue.__module__ = WorkQueueCounts.__module__ = Lease.__module__ = "mqstore"

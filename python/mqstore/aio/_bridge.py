@@ -81,11 +81,10 @@ class Bridge:
     def check(self) -> None:
         """Raises an error in another loop than the store's, and after a close has begun."""
         if asyncio.get_running_loop() is not self.loop:
-            msg = (
+            raise RuntimeError(
                 f"the store {self.store.path!r} belongs to another event loop: open it in this loop, "
                 "or send the work to the other loop with asyncio.run_coroutine_threadsafe"
             )
-            raise RuntimeError(msg)
         if self.closing:
             raise StoreClosedError(self.store.path)
 

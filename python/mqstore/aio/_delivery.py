@@ -48,8 +48,7 @@ class Making(Generic[C]):
         # A forgotten `await` or `async with`. A type checker reports it better without these methods.
 
         def __getattr__(self, name: str) -> object:
-            msg = f"no attribute {name!r}: {self._remedy()}"
-            raise AttributeError(msg, name=name, obj=self)
+            raise AttributeError(f"no attribute {name!r}: {self._remedy()}", name=name, obj=self)
 
         def __enter__(self) -> object:
             raise TypeError(self._remedy())

@@ -180,8 +180,7 @@ class Store:
     _bridge: _bridge.Bridge
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        msg = "open a store with mqstore.aio.open(path, mode)"
-        raise TypeError(msg)
+        raise TypeError("open a store with mqstore.aio.open(path, mode)")
 
     @classmethod
     def _of(
@@ -381,11 +380,10 @@ class Store:
         return repr(self._bridge.store).replace("<mqstore.", "<mqstore.aio.", 1)
 
     def __reduce__(self) -> NoReturn:
-        msg = (
+        raise TypeError(
             f"cannot pickle the store {self.path!r}: it belongs to this process and its loop; "
             "send its path and open it there with mqstore.aio.open(path)"
         )
-        raise TypeError(msg)
 
     def __del__(self) -> None:
         bridge = getattr(self, "_bridge", None)
@@ -415,8 +413,7 @@ def _given(method: Callable[..., object], /, *args: Any, **kwargs: Any) -> dict[
 
 def _bound(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be an int, not {type(value).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < 1:
         raise InvalidOptionError(name, f"{value} is less than 1")
     return value

@@ -50,8 +50,7 @@ class Transaction:
     @property
     def _own(self) -> mqstore.Transaction:
         if self._transaction is None:
-            msg = "the transaction has not begun: use it with async with, or await it"
-            raise RuntimeError(msg)
+            raise RuntimeError("the transaction has not begun: use it with async with, or await it")
         return self._transaction
 
     def __await__(self) -> Generator[None, None, Self]:
@@ -95,8 +94,7 @@ class Transaction:
         return repr(begun).replace("<mqstore.", "<mqstore.aio.", 1) if begun else "<mqstore.aio.Transaction, not begun>"
 
     def __reduce__(self) -> NoReturn:
-        msg = "cannot pickle a transaction: it belongs to this process; send its id, and let a check decide"
-        raise TypeError(msg)
+        raise TypeError("cannot pickle a transaction: it belongs to this process; send its id, and let a check decide")
 
 
 Transaction.__module__ = "mqstore.aio"

@@ -295,8 +295,7 @@ class WorkQueue(Handle):
             task = asyncio.current_task()
             got = None if task is None else self._got.get(task)
             if got is None or (message := got.pop()) is None:
-                msg = "task_done() called too many times"
-                raise ValueError(msg)
+                raise ValueError("task_done() called too many times")
         await self.ack(message)
 
     @like(mqstore.WorkQueue.join)
@@ -346,8 +345,7 @@ def _patience(block: bool, timeout: Duration | None) -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, int | float) and timeout < 0:
-        msg = "'timeout' must be a non-negative number"
-        raise ValueError(msg)
+        raise ValueError("'timeout' must be a non-negative number")
     return seconds_of("timeout", timeout)
 
 

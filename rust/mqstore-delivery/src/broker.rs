@@ -15,10 +15,13 @@ use mqstore_meta::MetaLog;
 use crate::broker_state::BrokerState;
 use crate::delay::{Accepted, DelayCounts, DelayOptions, Delays, Due};
 use crate::error::{BrokerError, invalid};
-use crate::groups::{Consumer, ConsumerOptions};
+use crate::groups::{Consumer, ConsumerOptions, Coordinator};
 use crate::transactions::Transactions;
 use crate::unfinished::first_unfinished;
 use crate::work::{WorkQueue, WorkQueueInner, WorkQueueOptions};
+
+/// The coordinators of the groups that have open consumers, by group.
+type OpenGroups = Mutex<HashMap<String, Weak<Coordinator>>>;
 
 /// The open work queues, by topic and group.
 type OpenWorkQueues = Mutex<HashMap<(String, String), Weak<WorkQueueInner>>>;
@@ -27,6 +30,7 @@ type OpenWorkQueues = Mutex<HashMap<(String, String), Weak<WorkQueueInner>>>;
 #[derive(Clone)]
 pub struct Broker {
     state: Arc<BrokerState>,
+    groups: Arc<OpenGroups>,
     work_queues: Arc<OpenWorkQueues>,
 }
 
@@ -57,7 +61,7 @@ impl Broker {
     pub fn with_delays(store: &Store, delay_options: DelayOptions) -> Result<Self, BrokerError> {
         let state = BrokerState::new(store, delay_options)?;
         store.find_deliveries_with(first_unfinished);
-        let broker = Self { state: Arc::new(state), work_queues: Arc::default() };
+        let broker = Self { state: Arc::new(state), groups: Arc::default(), work_queues: Arc::default() };
         if Transactions::has_transaction_history(store)? {
             broker.transactions()?;
         }
@@ -116,7 +120,8 @@ impl Broker {
         let (ordered, broadcast) = (options.ordered, options.broadcast);
         self.state.make_group(group, |config| config.consume_message_orderly = ordered)?;
         let notes = if broadcast { Vec::new() } else { self.state.prepare_group(group, topics)? };
-        let consumer = Consumer::new(&self.state, group, topics, options)?;
+        let coordinator = (!broadcast).then(|| self.coordinator(group));
+        let consumer = Consumer::new(&self.state, coordinator, group, topics, options)?;
         for note in notes {
             consumer.note(note);
         }
@@ -147,7 +152,7 @@ impl Broker {
             let reason = format!("{topic} has batch queues, whose records contain several messages each");
             return Err(invalid("topic", reason).into());
         }
-        if self.state.coordinator(group).consumes(topic) {
+        if self.coordinator(group).consumes(topic) {
             let reason = format!("group {group} has open consumers of topic {topic}; close them first");
             return Err(invalid("group", reason).into());
         }
@@ -179,6 +184,17 @@ impl Broker {
             return Err(invalid("group", reason).into());
         }
         Ok(group)
+    }
+
+    fn coordinator(&self, group: &str) -> Arc<Coordinator> {
+        let mut groups = self.groups.lock();
+        groups.retain(|_, known| known.strong_count() > 0);
+        if let Some(known) = groups.get(group).and_then(Weak::upgrade) {
+            return known;
+        }
+        let made = Arc::new(Coordinator::default());
+        groups.insert(group.to_owned(), Arc::downgrade(&made));
+        made
     }
 
     fn work_queue_of(&self, topic: &str, group: &str) -> Option<Arc<WorkQueueInner>> {

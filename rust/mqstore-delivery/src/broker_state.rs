@@ -1,11 +1,11 @@
 //! The state that the consumers, the work queues and the handles of one broker share.
 //!
-//! Owns the store and its metadata, the coordinator of each group, the names of broadcast consumers, and the delayed
-//! messages and transactions once they are open. Every object that a broker returns holds this state. So it lives as
+//! Owns the store and its metadata, the names of broadcast consumers, and the delayed messages and transactions once
+//! they are open. Every object that a broker returns holds this state. So it lives as
 //! long as the last consumer or work queue, and delayed messages are delivered until then.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Weak};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_engine::PopState;
@@ -17,15 +17,12 @@ use mqstore_meta::MetaLog;
 
 use crate::delay::{DelayOptions, Delays};
 use crate::error::{BrokerError, invalid};
-use crate::groups::Coordinator;
 use crate::transactions::Transactions;
 
 /// The shared state of one broker; see the module's text.
 pub(crate) struct BrokerState {
     store: Store,
     meta: Arc<MetaLog>,
-    /// The groups that have open consumers.
-    groups: Mutex<HashMap<String, Weak<Coordinator>>>,
     /// The names under which open broadcast consumers store offsets.
     names: Mutex<HashSet<String>>,
     /// The pop state of an earlier RocketMQ broker, once it was read.
@@ -51,7 +48,6 @@ impl BrokerState {
         Ok(Self {
             store: store.clone(),
             meta: store.meta()?,
-            groups: Mutex::default(),
             names: Mutex::default(),
             popped: Mutex::default(),
             delays: Mutex::default(),
@@ -120,17 +116,6 @@ impl BrokerState {
             self.meta.create_group(&made)?;
         }
         Ok(())
-    }
-
-    pub(crate) fn coordinator(&self, group: &str) -> Arc<Coordinator> {
-        let mut groups = self.groups.lock();
-        groups.retain(|_, known| known.strong_count() > 0);
-        if let Some(known) = groups.get(group).and_then(Weak::upgrade) {
-            return known;
-        }
-        let made = Arc::new(Coordinator::default());
-        groups.insert(group.to_owned(), Arc::downgrade(&made));
-        made
     }
 
     /// Reserves the group name under which a broadcast consumer of this name stores its offsets, and returns it.

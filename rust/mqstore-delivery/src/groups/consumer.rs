@@ -78,9 +78,10 @@ struct BufferedMessage {
 }
 
 impl Consumer {
-    /// Opens a consumer of `topics`, which need not exist yet.
+    /// Opens a consumer of `topics`, which need not exist yet. A broadcast consumer has no coordinator.
     pub(crate) fn new(
         broker: &Arc<BrokerState>,
+        coordinator: Option<Arc<Coordinator>>,
         group: &str,
         topics: &[&str],
         options: ConsumerOptions,
@@ -92,8 +93,7 @@ impl Consumer {
             (Some(name), true) => Some(Arc::from(broker.claim_broadcast_name(group, name)?)),
             (None, true) => None,
         };
-        let member = (!options.broadcast).then(|| {
-            let coordinator = broker.coordinator(group);
+        let member = coordinator.map(|coordinator| {
             let member = coordinator.join(topics.clone(), Arc::clone(&signal));
             (coordinator, member)
         });

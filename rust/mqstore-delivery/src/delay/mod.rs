@@ -6,20 +6,13 @@
 //!
 //! `Delays` lists the promises: never early, delivered exactly once in the log, and cancelled for good.
 
-mod cancel;
-mod deliver;
-mod delivered_levels;
 mod engine;
-mod levels;
+mod files;
 mod options;
 mod pending;
-mod persist;
-mod recover;
-mod state_file;
 mod stats;
-mod timer_log;
+mod timer_queue;
 mod timer_record;
-mod timer_wheel;
 mod waiting;
 
 #[cfg(test)]
@@ -93,7 +86,7 @@ pub struct Accepted {
 pub(crate) struct Delays {
     store: Store,
     options: DelayOptions,
-    core: Mutex<DelayEngine>,
+    engine: Mutex<DelayEngine>,
     signal: Signal,
     /// The time until which the task sleeps, in epoch milliseconds. An earlier due time wakes it.
     sleeps_until_ms: AtomicI64,
@@ -104,11 +97,11 @@ pub(crate) struct Delays {
 impl Delays {
     /// Opens the delayed messages and starts their background task.
     pub(crate) fn open(store: &Store, options: DelayOptions) -> Result<Arc<Self>, StoreError> {
-        let core = DelayEngine::open(store, &options)?;
+        let engine = DelayEngine::open(store, &options)?;
         let delays = Arc::new(Self {
             store: store.clone(),
             options,
-            core: Mutex::new(core),
+            engine: Mutex::new(engine),
             signal: Signal::default(),
             sleeps_until_ms: AtomicI64::new(i64::MAX),
             heard: 0.into(),
@@ -193,7 +186,7 @@ impl Delays {
             Due::Level(level) => levels.delivery_time(level.min(levels.max_level()), now_ms),
         };
         if let Some(first) = messages.iter().map(due).min() {
-            self.told_of(first);
+            self.wake_for(first);
         }
         let accepted = done.into_iter().zip(&made);
         Ok(accepted.map(|(appended, (waits_in, ..))| Accepted { appended, waits_in: *waits_in }).collect())
@@ -215,7 +208,7 @@ impl Delays {
     }
 
     /// Wakes the task if it would sleep too long.
-    fn told_of(&self, due_ms: i64) {
+    fn wake_for(&self, due_ms: i64) {
         // A slot is loaded into memory before its time.
         let near = due_ms.saturating_sub(2 * TIMER_PRECISION_MS);
         if near <= self.sleeps_until_ms.load(Ordering::SeqCst) {
@@ -225,10 +218,10 @@ impl Delays {
 
     /// Cancels the message with this message id or unique id. Returns whether it was waiting.
     pub(crate) fn cancel(&self, id: &str) -> Result<bool, StoreError> {
-        let mut core = self.core.lock();
-        let Some(record) = core.find_pending(id)? else { return Ok(false) };
-        core.cancel(&record)?;
-        drop(core);
+        let mut engine = self.engine.lock();
+        let Some(record) = engine.find_pending(id)? else { return Ok(false) };
+        engine.cancel(&record)?;
+        drop(engine);
         self.signal.ring();
         Ok(true)
     }
@@ -236,74 +229,52 @@ impl Delays {
     /// Replaces the waiting message with this id by a new record with another due time. Returns the new record, or
     /// `None` if no such message waits.
     pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, StoreError> {
-        let mut core = self.core.lock();
+        let mut engine = self.engine.lock();
         // The new record would be after a deletion of the topic.
         let appended = self.store.system_appends().without_deletions(|| {
-            let Some(record) = core.find_pending(id)? else { return Ok::<_, StoreError>(None) };
+            let Some(record) = engine.find_pending(id)? else { return Ok::<_, StoreError>(None) };
             let again = timer_record::ReappendedMessage::of(&record)?;
             // A message that cannot be cancelled is not appended again; it would be delivered twice.
-            cancel::cancel_records(&record)?;
+            timer_record::cancel_records(&record)?;
             let appended = self.append(&[(again.message(), Due::At(due_ms))])?;
-            core.cancel(&record)?;
+            engine.cancel(&record)?;
             Ok(appended.into_iter().next())
         })??;
-        drop(core);
+        drop(engine);
         self.signal.ring();
         Ok(appended)
     }
 
     /// Returns the state of delayed messages.
     pub(crate) fn counts(&self) -> Result<DelayCounts, StoreError> {
-        let mut core = self.core.lock();
-        core.read_timer_queue()?;
-        // A message that became near after the last step may still be in its slot, which is precise to one second.
-        core.load(self.store.clock().now_ms())?;
-        let live = core.live.values().map(|live| live.due_ms).min();
-        let slot = core.next_slot()?.map(|slot| (slot + 1).saturating_mul(TIMER_PRECISION_MS));
-        let counts = core.counts;
-        Ok(DelayCounts {
-            pending: core.pending + core.count_level_pending()?,
-            next_due_ms: live.into_iter().chain(slot).min(),
-            delivered: counts.delivered,
-            cancelled: counts.cancelled,
-            dropped: counts.dropped,
-            late_p99_ms: core.lateness.p99_ms(),
-            late_max_ms: core.lateness.most_ms(),
-        })
+        self.engine.lock().counts()
     }
 
     /// Returns notes for the user, each once.
     pub(crate) fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut self.core.lock().notes)
+        self.engine.lock().take_notes()
     }
 
     /// Delivers all due messages. Returns the time of the next work, in epoch milliseconds.
     fn run(&self) -> Result<i64, StoreError> {
         loop {
-            let mut core = self.core.lock();
+            let mut engine = self.engine.lock();
             // The rest of the queue may have messages that are due before those read so far.
-            if !core.is_swamped(self.store.clock().now_ms()) && core.read_timer_records()? {
-                core.save_early()?;
+            if !engine.is_swamped(self.store.clock().now_ms()) && engine.read_timer_records()? {
+                engine.save_early()?;
                 continue;
             }
             // Read after the records: one of them may be due already, if the clock changed meanwhile.
             let now_ms = self.store.clock().now_ms();
-            core.load(now_ms)?;
-            let more = core.deliver(now_ms)?;
-            core.pass(now_ms);
+            engine.load(now_ms)?;
+            let more = engine.deliver(now_ms)?;
+            engine.pass(now_ms);
             if more {
                 continue;
             }
-            let next_level = core.deliver_levels(now_ms)?;
-            core.save(false, self.options.save_interval)?;
-            let next_live = core.heap.peek().map(|next| next.0.0);
-            // A slot is loaded one second before its time.
-            let next_slot = core.next_slot()?.map(|slot| (slot - 1).saturating_mul(TIMER_PRECISION_MS));
-            let unsaved = core.saved.dirty || core.saved.snapshot.is_some();
-            let save = unsaved && !core.saved.failed;
-            let save = save.then(|| now_ms.saturating_add(self.options.save_interval.as_millis() as i64));
-            let next = [next_level, next_live, next_slot, save].into_iter().flatten().min();
-            return Ok(next.unwrap_or(i64::MAX));
+            let next_level = engine.deliver_levels(now_ms)?;
+            engine.save(false, self.options.save_interval)?;
+            return engine.next_work_ms(next_level, now_ms, self.options.save_interval);
         }
     }
 }
@@ -334,9 +305,9 @@ impl BackgroundTask for Delays {
     }
 
     fn end(&self) -> Result<(), StoreError> {
-        let mut core = self.core.lock();
-        core.read_timer_queue()?;
-        core.pass(self.store.clock().now_ms());
-        core.save(true, Duration::ZERO)
+        let mut engine = self.engine.lock();
+        engine.read_timer_queue()?;
+        engine.pass(self.store.clock().now_ms());
+        engine.save(true, Duration::ZERO)
     }
 }

@@ -19,13 +19,12 @@ use mqstore_format::delays::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TI
 use mqstore_format::{SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
-use super::engine::slot_of;
-use super::recover::{RecoveryBasis, basis, broker_scan_start, check_bytes_in_use, replay_units};
-use super::state_file::{DelayState, LevelOffsets, StateFiles};
+use super::files::{
+    DelayState, LevelOffsets, RecoveryBasis, StateFiles, TimerLog, TimerWheel, basis, broker_scan_start,
+    check_bytes_in_use, replay_units,
+};
 use super::stats::DelayCounts;
-use super::timer_log::TimerLog;
-use super::timer_record::{CancelTarget, has_delete_key, timed};
-use super::timer_wheel::TimerWheel;
+use super::timer_record::{CancelTarget, has_delete_key, slot_of, timed};
 
 /// Records in one read.
 pub(super) const AT_ONCE: usize = 1024;
@@ -167,8 +166,7 @@ impl SavedDelays {
         let damage = state_files.damage_note(false)?;
         let mut levels = LevelOffsets::new(state_files.offsets()?, None);
         for (level, next) in state.iter().flat_map(|state| &state.levels) {
-            let known = levels.next.entry(*level).or_insert(0);
-            *known = (*known).max(*next);
+            levels.raise(*level, *next);
         }
         let check_bytes = state_files.check();
         let check = TimerCheckpoint::decode(&check_bytes);
@@ -396,9 +394,8 @@ impl<'a> PendingScan<'a> {
     /// Counts the messages of delay levels. Within one level, they are due in queue order.
     fn levels(&mut self, saved: &SavedDelays) -> Result<(), StoreError> {
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
-            let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-            let next = saved.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
-            self.count_level(queue_id, next.clamp(min, max), max)?;
+            let bounds = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
+            self.count_level(queue_id, saved.levels.next_of(queue_id, bounds), bounds.1)?;
         }
         Ok(())
     }

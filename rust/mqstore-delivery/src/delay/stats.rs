@@ -1,11 +1,11 @@
-//! Lateness of deliveries, and counters of an engine.
+//! Counters of an engine, lateness of deliveries, and notes for the user.
 
 /// Lateness below this number of milliseconds is counted exactly.
 const TOLD_APART_MS: usize = 4096;
 
 /// A histogram of lateness.
 #[derive(Debug)]
-pub(super) struct Lateness {
+struct Lateness {
     counts: Vec<u64>,
     most_ms: i64,
 }
@@ -17,8 +17,7 @@ impl Default for Lateness {
 }
 
 impl Lateness {
-    /// Counts one more message.
-    pub(super) fn add(&mut self, late_ms: i64) {
+    fn add(&mut self, late_ms: i64) {
         let place = usize::try_from(late_ms).unwrap_or(0).min(TOLD_APART_MS - 1);
         if let Some(count) = self.counts.get_mut(place) {
             *count += 1;
@@ -26,13 +25,12 @@ impl Lateness {
         self.most_ms = self.most_ms.max(late_ms);
     }
 
-    /// Returns the maximum lateness in milliseconds.
-    pub(super) fn most_ms(&self) -> i64 {
+    fn most_ms(&self) -> i64 {
         self.most_ms
     }
 
     /// Returns the 99th percentile of lateness in milliseconds. If it is above 4 s, returns the maximum instead.
-    pub(super) fn p99_ms(&self) -> i64 {
+    fn p99_ms(&self) -> i64 {
         let all: u64 = self.counts.iter().sum();
         let mut left = all / 100;
         for (late_ms, count) in self.counts.iter().enumerate().rev() {
@@ -42,6 +40,78 @@ impl Lateness {
             left -= count;
         }
         0
+    }
+}
+
+/// Number of waiting messages, counters since the open, and notes for the user.
+#[derive(Debug, Default)]
+pub(super) struct DelayAccounts {
+    pending: u64,
+    delivered: u64,
+    cancelled: u64,
+    dropped: u64,
+    lateness: Lateness,
+    notes: Vec<String>,
+}
+
+impl DelayAccounts {
+    pub(super) fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    pub(super) fn add_pending(&mut self, count: u64) {
+        self.pending += count;
+    }
+
+    pub(super) fn remove_pending(&mut self) {
+        self.pending = self.pending.saturating_sub(1);
+    }
+
+    pub(super) fn add_delivered(&mut self, count: u64) {
+        self.delivered += count;
+    }
+
+    /// Counts a message with an exact time that was delivered `late_ms` after it was due.
+    pub(super) fn add_delivered_late(&mut self, late_ms: i64) {
+        self.delivered += 1;
+        self.lateness.add(late_ms);
+    }
+
+    pub(super) fn add_cancelled(&mut self) {
+        self.cancelled += 1;
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    pub(super) fn add_dropped(&mut self, count: u64) {
+        self.dropped += count;
+    }
+
+    /// Adds `note` for the user, unless it is already there.
+    pub(super) fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Returns the notes, each once.
+    pub(super) fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Returns the counts with those of the messages that wait by a level.
+    pub(super) fn counts(&self, level_pending: u64, next_due_ms: Option<i64>) -> DelayCounts {
+        DelayCounts {
+            pending: self.pending + level_pending,
+            next_due_ms,
+            delivered: self.delivered,
+            cancelled: self.cancelled,
+            dropped: self.dropped,
+            late_p99_ms: self.lateness.p99_ms(),
+            late_max_ms: self.lateness.most_ms(),
+        }
     }
 }
 

@@ -52,6 +52,11 @@ pub(super) enum CancelTarget {
     Key(Box<str>),
 }
 
+/// Returns the slot of a time.
+pub(super) fn slot_of(ms: i64) -> i64 {
+    ms.div_euclid(TIMER_PRECISION_MS)
+}
+
 /// Decodes a record of the timer topic; `None` for other records.
 pub(super) fn timed(record: &StoredRecord) -> Option<Timed> {
     let view = record.view().ok()?;
@@ -69,7 +74,7 @@ pub(super) fn timed(record: &StoredRecord) -> Option<Timed> {
         offset: record.commit_log_offset,
         size: view.size,
         queue_offset: view.queue_offset,
-        slot: found.slot_ms.div_euclid(TIMER_PRECISION_MS),
+        slot: slot_of(found.slot_ms),
         due_ms,
         write_ms: round_down(view.store_timestamp),
         rolls: found.rolls,
@@ -88,7 +93,7 @@ pub(super) fn has_delete_key(view: &RecordView<'_>, key: &str) -> bool {
 
 /// Rounds down to the precision.
 pub(super) fn round_down(ms: i64) -> i64 {
-    ms.div_euclid(TIMER_PRECISION_MS).saturating_mul(TIMER_PRECISION_MS)
+    slot_of(ms).saturating_mul(TIMER_PRECISION_MS)
 }
 
 /// Returns the properties of a waiting message, with a due time (`Ok`) or a level (`Err`).
@@ -125,6 +130,14 @@ pub(super) fn cancel_properties(view: &RecordView<'_>, offset: u64) -> Option<[V
     }))
 }
 
+/// Returns the properties of the records that cancel `record`.
+pub(super) fn cancel_records(record: &StoredRecord) -> Result<[Vec<u8>; 2], StoreError> {
+    let none = || StoreError::InvalidMessage {
+        reason: "cannot cancel the message: it has no unique key to name it for a broker".to_owned(),
+    };
+    cancel_properties(&view(record)?, record.commit_log_offset).ok_or_else(none)
+}
+
 /// Reason for appending a record again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReappendReason {
@@ -152,38 +165,38 @@ impl<'a> OutgoingRecord<'a> {
     /// Makes the message from `record`; `None` if the record does not name its topic.
     pub(super) fn of(
         record: &'a StoredRecord,
-        turn: ReappendReason,
+        reason: ReappendReason,
         write_ms: i64,
         now_ms: i64,
     ) -> Option<Self> {
         let view = record.view().ok()?;
-        let wanted = if turn == ReappendReason::Level { SCHEDULE_TOPIC } else { TIMER_TOPIC };
+        let wanted = if reason == ReappendReason::Level { SCHEDULE_TOPIC } else { TIMER_TOPIC };
         if view.topic != wanted {
             return None;
         }
         let [topic, queue_id, rolls] = view.properties.get_many([REAL_TOPIC, REAL_QID, TIMER_ROLL_TIMES]);
-        let (topic, queue_id) = match turn {
+        let (topic, queue_id) = match reason {
             ReappendReason::Roll | ReappendReason::Hold => (TIMER_TOPIC, 0),
             ReappendReason::Due | ReappendReason::Level => (topic?, queue_id?.parse().ok()?),
         };
-        let goes_back = matches!(turn, ReappendReason::Roll | ReappendReason::Hold);
+        let goes_back = matches!(reason, ReappendReason::Roll | ReappendReason::Hold);
         let mut properties = Vec::with_capacity(view.properties.raw().len() + 120);
         for (name, value) in view.properties.iter_raw() {
             let is = |other: &str| name == other.as_bytes();
             let made_anew = is(PROPERTY_CRC)
                 || is(TIMER_ORIGIN_OFFSET)
-                || turn != ReappendReason::Level && (is(TIMER_ENQUEUE_MS) || is(TIMER_DEQUEUE_MS))
+                || reason != ReappendReason::Level && (is(TIMER_ENQUEUE_MS) || is(TIMER_DEQUEUE_MS))
                 || goes_back && is(TIMER_ROLL_TIMES)
-                || turn == ReappendReason::Hold && (is(TIMER_OUT_MS) || is(TIMER_DELIVER_MS));
+                || reason == ReappendReason::Hold && (is(TIMER_OUT_MS) || is(TIMER_DELIVER_MS));
             if !made_anew {
                 push_property(&mut properties, name, value);
             }
         }
-        if turn != ReappendReason::Level {
+        if reason != ReappendReason::Level {
             push_property(&mut properties, TIMER_ENQUEUE_MS, write_ms.to_string());
             push_property(&mut properties, TIMER_DEQUEUE_MS, now_ms.to_string());
         }
-        if turn == ReappendReason::Hold {
+        if reason == ReappendReason::Hold {
             let due_ms = now_ms.saturating_add(HOLD_MS);
             push_property(&mut properties, TIMER_DELIVER_MS, due_ms.to_string());
             push_property(&mut properties, TIMER_OUT_MS, slot_time_ms(due_ms).to_string());

@@ -13,8 +13,8 @@ use mqstore_format::SCHEDULE_TOPIC;
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::properties::TIMER_DEQUEUE_MS;
 
+use super::files::{BEFORE_MS, RecoveryBasis};
 use super::pending::{AT_ONCE, PendingScan, SavedDelays};
-use super::recover::{BEFORE_MS, RecoveryBasis};
 use super::timer_record::{delivery_key, is_copy_of, origin_of, timed};
 use crate::error::view;
 
@@ -68,12 +68,7 @@ impl WaitingDelays {
         if let Some(timed) = timed(record) {
             waiting.timer = timer_records(store, &mut saved, basis, (Some(timed.slot), limit))?;
             waiting.timer.retain(|waiting| *waiting == offset);
-        } else if saved
-            .levels
-            .next
-            .get(&queue_id.saturating_add(1))
-            .is_none_or(|next| record.queue_offset >= *next)
-        {
+        } else if !saved.levels.is_before_next(queue_id.saturating_add(1), record.queue_offset) {
             waiting.levels = vec![(offset, 0)];
         }
         waiting.remove_delivered(store, (&saved, basis), limit)?;
@@ -213,8 +208,8 @@ fn level_records(store: &Store, saved: &SavedDelays, limit: u64) -> Result<Vec<(
     let mut found = Vec::new();
     for queue_id in store.queue_ids(SCHEDULE_TOPIC)? {
         let (min, max) = store.bounds(SCHEDULE_TOPIC, queue_id)?;
-        let next = saved.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
-        let mut cursor = store.read(SCHEDULE_TOPIC, queue_id, Some(next.clamp(min, max)), Some(max), None)?;
+        let next = saved.levels.next_of(queue_id, (min, max));
+        let mut cursor = store.read(SCHEDULE_TOPIC, queue_id, Some(next), Some(max), None)?;
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {

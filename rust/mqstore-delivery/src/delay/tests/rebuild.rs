@@ -18,14 +18,14 @@ fn a_rebuild_holds_only_a_part_of_a_long_queue_in_memory() {
     drop(broker);
     world.vfs.remove_file(&Path::new("/data/store").join("timerwheel")).unwrap();
     let store = world.open();
-    let mut core = DelayEngine::open(&store, &options()).unwrap();
-    while core.read_timer_records().unwrap() {
-        core.save_early().unwrap();
-        let waiting: usize = core.waiting.values().map(Vec::len).sum();
-        assert!(core.unwritten.len() + waiting <= 4 * MOST_READ, "{waiting} of {count} records in memory");
+    let mut engine = DelayEngine::open(&store, &options()).unwrap();
+    while engine.read_timer_records().unwrap() {
+        engine.save_early().unwrap();
+        let in_memory = engine.queue_in_memory();
+        assert!(in_memory <= 4 * MOST_READ, "{in_memory} of {count} records in memory");
     }
-    assert_eq!(core.pending, count as u64);
-    drop(core);
+    assert_eq!(engine.counts().unwrap().pending, count as u64);
+    drop(engine);
     let broker = self::broker(&store);
     pass(&world, &store, 59_999, 59_999);
     assert!(read(&store, "t").is_empty());

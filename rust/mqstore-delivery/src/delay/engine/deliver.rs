@@ -4,14 +4,12 @@
 //! then, so a drop has a durable trace of its own: a cancellation in the timer queue, or the saved position of its level.
 //! Otherwise, after a kill, the message would wait again.
 
-use std::cmp::Reverse;
-
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, StoredRecord};
-use mqstore_format::delays::timer::ROLL_WINDOW_SLOTS;
 
-use super::engine::{DelayEngine, PendingMessage, slot_of};
-use super::timer_record::{OutgoingRecord, ReappendReason, is_message_error};
+use super::DelayEngine;
+use super::due_messages::PendingMessage;
+use crate::delay::timer_record::{OutgoingRecord, ReappendReason, is_message_error};
 
 /// Maximum messages, and approximate maximum bytes, of one append.
 const TOGETHER: usize = 512;
@@ -34,54 +32,34 @@ impl DelayEngine {
     /// A slot is passed only when all its messages are gone, and the wheel reaches only two weeks past the first slot
     /// that is not passed. So a message that its topic refuses for long is appended again to the timer topic, to be
     /// due a moment later.
-    pub(super) fn deliver(&mut self, now_ms: i64) -> Result<bool, StoreError> {
-        let mut due: Vec<(u64, PendingMessage)> = Vec::new();
-        let mut bytes = 0;
-        while due.len() < TOGETHER && bytes < TOGETHER_BYTES {
-            let Some(Reverse((at_ms, offset))) = self.heap.peek().copied().filter(|next| next.0.0 <= now_ms)
-            else {
-                break;
-            };
-            self.heap.pop();
-            // A cancelled message is still in the heap.
-            if let Some(live) = self.live.get(&offset).filter(|live| live.at_ms == at_ms) {
-                bytes += u64::from(live.size);
-                due.push((offset, *live));
-            }
-        }
+    pub(in crate::delay) fn deliver(&mut self, now_ms: i64) -> Result<bool, StoreError> {
+        let due = self.due.take_due(now_ms, TOGETHER, TOGETHER_BYTES);
         if due.is_empty() {
             return Ok(false);
         }
-        let outcomes = self.put(&due, now_ms).inspect_err(|_| {
-            self.heap.extend(due.iter().map(|(offset, live)| Reverse((live.at_ms, *offset))));
-        })?;
+        let outcomes = self.put(&due, now_ms).inspect_err(|_| self.due.put_back(&due))?;
         let done_ms = self.store.clock().now_ms();
-        let dropped = self.counts.dropped;
-        for ((offset, live), outcome) in due.iter().zip(outcomes) {
+        let dropped = self.accounts.dropped();
+        for ((offset, message), outcome) in due.iter().zip(outcomes) {
             match outcome {
                 DeliveryOutcome::Done => {
-                    self.detach(*offset);
-                    if !live.rolls && !live.held {
-                        self.counts.delivered += 1;
-                        self.lateness.add(done_ms.saturating_sub(live.due_ms));
+                    self.remove(*offset);
+                    if !message.rolls && !message.held {
+                        self.accounts.add_delivered_late(done_ms.saturating_sub(message.due_ms));
                     }
                 }
                 DeliveryOutcome::Gone => {
-                    self.detach(*offset);
-                    self.counts.dropped += 1;
+                    self.remove(*offset);
+                    self.accounts.add_dropped(1);
                 }
                 DeliveryOutcome::Refused(reason) => {
-                    self.note(format!("cannot deliver a delayed message yet: {reason}; mqstore retries"));
-                    let at_ms = now_ms.saturating_add(AGAIN_MS);
-                    if let Some(live) = self.live.get_mut(offset) {
-                        live.at_ms = at_ms;
-                        live.held = slot_of(now_ms).saturating_sub(live.slot) > ROLL_WINDOW_SLOTS;
-                    }
-                    self.heap.push(Reverse((at_ms, *offset)));
+                    self.accounts
+                        .note(format!("cannot deliver a delayed message yet: {reason}; mqstore retries"));
+                    self.due.retry(*offset, now_ms, now_ms.saturating_add(AGAIN_MS));
                 }
             }
         }
-        if self.counts.dropped > dropped {
+        if self.accounts.dropped() > dropped {
             // The cancellations of dropped messages must be read before their slot is passed.
             self.read_timer_queue()?;
         }
@@ -93,43 +71,43 @@ impl DelayEngine {
         due: &[(u64, PendingMessage)],
         now_ms: i64,
     ) -> Result<Vec<DeliveryOutcome>, StoreError> {
-        let places: Vec<_> = due.iter().map(|(offset, live)| (*offset, live.size)).collect();
+        let places: Vec<_> = due.iter().map(|(offset, message)| (*offset, message.size)).collect();
         let records = self.store.log().records_at(&places)?;
-        let parcels: Vec<_> = due
+        let outgoing: Vec<_> = due
             .iter()
             .zip(&records)
-            .map(|((_, live), record)| {
-                let turn = match live {
+            .map(|((_, message), record)| {
+                let reason = match message {
                     PendingMessage { rolls: true, .. } => ReappendReason::Roll,
                     PendingMessage { held: true, .. } => ReappendReason::Hold,
                     _ => ReappendReason::Due,
                 };
-                OutgoingRecord::of(record.as_ref()?, turn, live.write_ms, now_ms)
+                OutgoingRecord::of(record.as_ref()?, reason, message.write_ms, now_ms)
             })
             .collect();
-        match self.append(&parcels.iter().flatten().collect::<Vec<_>>()) {
+        match self.append(&outgoing.iter().flatten().collect::<Vec<_>>()) {
             Ok(()) => {
-                let outcome = |parcel: &Option<_>| {
-                    parcel.as_ref().map_or(DeliveryOutcome::Gone, |_| DeliveryOutcome::Done)
+                let outcome = |record: &Option<_>| {
+                    record.as_ref().map_or(DeliveryOutcome::Gone, |_| DeliveryOutcome::Done)
                 };
-                Ok(parcels.iter().map(outcome).collect())
+                Ok(outgoing.iter().map(outcome).collect())
             }
             // Deliver those that can be delivered, and keep the reasons of the others.
             Err(error) if is_message_error(&error) => {
-                Ok(parcels.iter().map(|parcel| self.append_alone(parcel.as_ref())).collect())
+                Ok(outgoing.iter().map(|record| self.append_alone(record.as_ref())).collect())
             }
             Err(error) => Err(error),
         }
     }
 
-    fn append_alone(&mut self, parcel: Option<&OutgoingRecord<'_>>) -> DeliveryOutcome {
-        let Some(parcel) = parcel else { return DeliveryOutcome::Gone };
-        match self.append(&[parcel]) {
+    fn append_alone(&mut self, record: Option<&OutgoingRecord<'_>>) -> DeliveryOutcome {
+        let Some(record) = record else { return DeliveryOutcome::Gone };
+        match self.append(&[record]) {
             Ok(()) => DeliveryOutcome::Done,
             Err(StoreError::TopicNotFound { .. })
-                if let Ok(Some(topic)) = parcel.deleted_topic(&self.store) =>
+                if let Ok(Some(topic)) = record.deleted_topic(&self.store) =>
             {
-                self.drop_message(parcel, topic)
+                self.drop_message(record, topic)
             }
             // Earlier messages must not be delivered twice. So this one is retried even if the store caused the error.
             Err(error) => DeliveryOutcome::Refused(error.to_string()),
@@ -137,20 +115,21 @@ impl DelayEngine {
     }
 
     /// Drops a message because its topic was deleted. The caller saves the position of a level.
-    fn drop_message(&mut self, parcel: &OutgoingRecord<'_>, topic: &str) -> DeliveryOutcome {
-        self.note(format!("delayed messages of topic {topic} are dropped, because the topic was deleted"));
-        match parcel.cancel_properties().map(|properties| self.append_cancel(&properties)) {
+    fn drop_message(&mut self, record: &OutgoingRecord<'_>, topic: &str) -> DeliveryOutcome {
+        self.accounts
+            .note(format!("delayed messages of topic {topic} are dropped, because the topic was deleted"));
+        match record.cancel_properties().map(|properties| self.append_cancel(&properties)) {
             Some(Err(error)) => DeliveryOutcome::Refused(error.to_string()),
             Some(Ok(())) | None => DeliveryOutcome::Gone,
         }
     }
 
-    fn append(&mut self, parcels: &[&OutgoingRecord<'_>]) -> Result<(), StoreError> {
-        let messages: Vec<_> = parcels.iter().map(|parcel| parcel.message()).collect();
-        let origins: Vec<_> = parcels.iter().map(|parcel| parcel.origin()).collect();
+    fn append(&mut self, outgoing: &[&OutgoingRecord<'_>]) -> Result<(), StoreError> {
+        let messages: Vec<_> = outgoing.iter().map(|record| record.message()).collect();
+        let origins: Vec<_> = outgoing.iter().map(|record| record.origin()).collect();
         let done = self.store.system_appends().without_deletions(|| {
-            for parcel in parcels {
-                if let Some(topic) = parcel.deleted_topic(&self.store)? {
+            for record in outgoing {
+                if let Some(topic) = record.deleted_topic(&self.store)? {
                     return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
                 }
             }
@@ -168,24 +147,24 @@ impl DelayEngine {
     ) -> Result<usize, StoreError> {
         let mut done = 0;
         for some in records.chunks(TOGETHER) {
-            let parcels: Vec<_> = some
+            let outgoing: Vec<_> = some
                 .iter()
                 .map(|record| OutgoingRecord::of(record, ReappendReason::Level, 0, now_ms))
                 .collect();
-            match self.append(&parcels.iter().flatten().collect::<Vec<_>>()) {
+            match self.append(&outgoing.iter().flatten().collect::<Vec<_>>()) {
                 Ok(()) => {
                     done += some.len();
-                    let gone = parcels.iter().filter(|parcel| parcel.is_none()).count() as u64;
-                    self.counts.dropped += gone;
-                    self.counts.delivered += some.len() as u64 - gone;
+                    let gone = outgoing.iter().filter(|record| record.is_none()).count() as u64;
+                    self.accounts.add_dropped(gone);
+                    self.accounts.add_delivered(some.len() as u64 - gone);
                 }
                 Err(error) if is_message_error(&error) => {
-                    for parcel in &parcels {
-                        match self.append_alone(parcel.as_ref()) {
-                            DeliveryOutcome::Done => self.counts.delivered += 1,
-                            DeliveryOutcome::Gone => self.counts.dropped += 1,
+                    for record in &outgoing {
+                        match self.append_alone(record.as_ref()) {
+                            DeliveryOutcome::Done => self.accounts.add_delivered(1),
+                            DeliveryOutcome::Gone => self.accounts.add_dropped(1),
                             DeliveryOutcome::Refused(reason) => {
-                                self.note(format!(
+                                self.accounts.note(format!(
                                     "cannot deliver a delay level yet: {reason}; mqstore retries"
                                 ));
                                 return Ok(done);
@@ -204,7 +183,7 @@ impl DelayEngine {
 
     fn track_log_end(&mut self, done: &[Appended]) {
         for one in done {
-            self.log_seen = self.log_seen.max(one.commit_log_offset + u64::from(one.size));
+            self.queue.see_up_to(one.commit_log_offset + u64::from(one.size));
         }
     }
 }

@@ -11,16 +11,16 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_format::SCHEDULE_TOPIC;
 
+use super::DelayEngine;
 use super::deliver::AGAIN_MS;
-use super::engine::DelayEngine;
-use super::state_file::MOST_LEVELS;
+use crate::delay::files::MOST_LEVELS;
 
 /// Messages of a level in one read.
 const AT_ONCE: usize = 512;
 
 impl DelayEngine {
     /// Delivers the due messages of all levels. Returns the next due time, in epoch milliseconds.
-    pub(super) fn deliver_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
+    pub(in crate::delay) fn deliver_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
         let mut next_due = None::<i64>;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let level = queue_id.saturating_add(1);
@@ -41,8 +41,7 @@ impl DelayEngine {
         now_ms: i64,
     ) -> Result<Option<i64>, StoreError> {
         let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-        let known = self.levels.next.get(&level).copied().unwrap_or(min);
-        let mut next = known.clamp(min, max);
+        let mut next = self.levels.next_of(queue_id, (min, max));
         while next < max {
             let mut cursor = self.store.read(SCHEDULE_TOPIC, queue_id, Some(next), Some(max), None)?;
             let mut records = cursor.next_batch(AT_ONCE)?;
@@ -60,17 +59,15 @@ impl DelayEngine {
             records.truncate(due);
             let last = records.last().map(|record| record.queue_offset + 1);
             records.retain(|record| !self.levels.is_delivered(level, record.queue_offset));
-            let dropped = self.counts.dropped;
+            let dropped = self.accounts.dropped();
             let (due, done) = (records.len(), self.deliver_level(&records, now_ms)?);
             // The offset of the first message that is left, or one past the last.
-            let behind = records.get(done).map(|record| record.queue_offset).or(last);
-            if let Some(behind) = behind.filter(|behind| *behind > next) {
-                next = self.levels.skip_delivered(level, behind);
-                self.levels.next.insert(level, next);
-                self.levels.changed = true;
-                self.saved.dirty = true;
+            let end = records.get(done).map(|record| record.queue_offset).or(last);
+            if let Some(end) = end.filter(|end| *end > next) {
+                next = self.levels.advance(level, end);
+                self.journal.mark_changed();
             }
-            if self.counts.dropped > dropped {
+            if self.accounts.dropped() > dropped {
                 // Only the position shows that these messages do not wait.
                 self.save(true, Duration::ZERO)?;
             }
@@ -81,7 +78,7 @@ impl DelayEngine {
                 return Ok(first_left);
             }
         }
-        self.levels.next.insert(level, next);
+        self.levels.set(level, next);
         Ok(None)
     }
 
@@ -90,10 +87,9 @@ impl DelayEngine {
         let mut pending = 0;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-            let level = queue_id.saturating_add(1);
-            let next = self.levels.next.get(&level).copied().unwrap_or(min).clamp(min, max);
-            let delivered = self.levels.delivered.get(&level).map_or(0, |found| found.range(next..).count());
-            pending += ((max - next) as u64).saturating_sub(delivered as u64);
+            let next = self.levels.next_of(queue_id, (min, max));
+            let delivered = self.levels.count_delivered(queue_id, next);
+            pending += ((max - next) as u64).saturating_sub(delivered);
         }
         Ok(pending)
     }

@@ -3,8 +3,7 @@
 //! Owns `mqstore/delays`, two slots that are written alternately, and writes `config/timercheck` and
 //! `config/delayOffset.json`. The state describes only durable data: a slot is written after the syncs on which it
 //! relies. Brokers write the other two files too. The state has their checksums, known and intended, so an open
-//! detects whether a broker wrote them since. [`LevelOffsets`] holds the values of `delayOffset.json`. [`SaveState`]
-//! holds the saved state and the next one.
+//! detects whether a broker wrote them since.
 //!
 //! ```text
 //! 0 and 4096: "MQSDELAY" | version 4 | number 8 | read slot 8 | scan from 8 | as of 8 | queue offset 8 | its record 8
@@ -12,56 +11,53 @@
 //!             delayOffset known 4, intended 4 | levels 4 | (level 4 | offset 8)... | CRC 4 over all before it
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mqstore_base::error::IoContext;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{LoadedConfig, StoreFiles};
-use mqstore_format::delays::timer::{TIMER_CHECK_BYTES, TimerCheckpoint};
-use mqstore_format::json::{DelayOffsets, Dialect};
+use mqstore_format::delays::timer::TIMER_CHECK_BYTES;
+use mqstore_format::json::DelayOffsets;
 use mqstore_format::names::{DELAY_OFFSET_FILE, TIMERCHECK_FILE};
 use mqstore_format::{DelayLevels, Fields, crc32};
 use mqstore_io::{Access, VfsFile, switch};
-
-use super::timer_record::Timed;
 
 const MAGIC: &[u8; 8] = b"MQSDELAY";
 const VERSION: u32 = 1;
 const SLOT: usize = 4096;
 /// Maximum number of levels in a slot.
-pub(super) const MOST_LEVELS: usize = DelayLevels::MOST as usize;
+pub(in crate::delay) const MOST_LEVELS: usize = DelayLevels::MOST as usize;
 
 /// The content of a slot; see the module's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct DelayState {
-    pub(super) number: u64,
+pub(in crate::delay) struct DelayState {
+    pub(in crate::delay) number: u64,
     /// All slots before this time were delivered.
-    pub(super) read_slot: i64,
+    pub(in crate::delay) read_slot: i64,
     /// Deliveries of later slots are after this offset of the commit log.
-    pub(super) scan_from: u64,
+    pub(in crate::delay) scan_from: u64,
     /// `pending` excludes all deliveries before this offset of the commit log.
-    pub(super) as_of: u64,
+    pub(in crate::delay) as_of: u64,
     /// The first offset of the timer queue that is in neither wheel nor timer log.
-    pub(super) queue_next: i64,
+    pub(in crate::delay) queue_next: i64,
     /// The log offset of the record before it; -1 if there is none.
-    pub(super) last_record: i64,
+    pub(in crate::delay) last_record: i64,
     /// The timer log starts at this position or earlier.
-    pub(super) log_begin: u64,
+    pub(in crate::delay) log_begin: u64,
     /// The end of the timer log.
-    pub(super) log_end: u64,
+    pub(in crate::delay) log_end: u64,
     /// The position in the timer log up to which the wheel on disk has its units.
-    pub(super) wheel_end: u64,
+    pub(in crate::delay) wheel_end: u64,
     /// Number of waiting messages.
-    pub(super) pending: u64,
+    pub(in crate::delay) pending: u64,
     /// Checksums of `timercheck`: known and intended.
-    pub(super) check: [u32; 2],
+    pub(in crate::delay) check: [u32; 2],
     /// Checksums of `delayOffset.json`: known and intended.
-    pub(super) offsets: [u32; 2],
+    pub(in crate::delay) offsets: [u32; 2],
     /// The next offset of each delay level.
-    pub(super) levels: BTreeMap<i32, i64>,
+    pub(in crate::delay) levels: BTreeMap<i32, i64>,
 }
 
 impl DelayState {
@@ -129,7 +125,7 @@ impl DelayState {
 
 /// The three files of the state.
 #[derive(Debug)]
-pub(super) struct StateFiles {
+pub(in crate::delay) struct StateFiles {
     files: StoreFiles,
     file: Option<Arc<dyn VfsFile>>,
     number: u64,
@@ -141,7 +137,7 @@ impl StateFiles {
     }
 
     /// Reads the state of the store at `files`.
-    pub(super) fn load(files: &StoreFiles) -> Result<(Self, Option<DelayState>), StoreError> {
+    pub(in crate::delay) fn load(files: &StoreFiles) -> Result<(Self, Option<DelayState>), StoreError> {
         let bytes = files.read_state(&Self::path(files), 2 * SLOT as u64)?;
         let slots = [bytes.get(..SLOT.min(bytes.len())), bytes.get(SLOT..)];
         let states = slots.into_iter().flatten().filter_map(DelayState::decode);
@@ -152,7 +148,7 @@ impl StateFiles {
 
     /// Returns a note if the file of the saved state exists and neither slot is valid. With `keep`, makes a copy of it
     /// in `lost+found`.
-    pub(super) fn damage_note(&self, keep: bool) -> Result<Option<String>, StoreError> {
+    pub(in crate::delay) fn damage_note(&self, keep: bool) -> Result<Option<String>, StoreError> {
         let path = Self::path(&self.files);
         let bytes = self.files.read_config(&path)?.unwrap_or_default();
         if bytes.is_empty() || self.number > 0 {
@@ -169,7 +165,7 @@ impl StateFiles {
     }
 
     /// Writes `state`; durable when this returns.
-    pub(super) fn store(&mut self, state: &mut DelayState) -> Result<(), StoreError> {
+    pub(in crate::delay) fn store(&mut self, state: &mut DelayState) -> Result<(), StoreError> {
         let path = Self::path(&self.files);
         self.number += 1;
         state.number = self.number;
@@ -207,17 +203,17 @@ impl StateFiles {
     }
 
     /// Reads `timercheck`; empty if there is none.
-    pub(super) fn check(&self) -> Vec<u8> {
+    pub(in crate::delay) fn check(&self) -> Vec<u8> {
         self.files.vfs.read_file(&self.check_path(), 1 << 16).unwrap_or_default()
     }
 
     /// Reads `delayOffset.json` and, if it is missing or damaged, its backup.
-    pub(super) fn offsets(&self) -> Result<LoadedConfig<DelayOffsets>, StoreError> {
+    pub(in crate::delay) fn offsets(&self) -> Result<LoadedConfig<DelayOffsets>, StoreError> {
         self.files.load_config(DELAY_OFFSET_FILE)
     }
 
     /// Replaces `timercheck`.
-    pub(super) fn write_timer_check(&self, fields: &[u8]) -> Result<(), StoreError> {
+    pub(in crate::delay) fn write_timer_check(&self, fields: &[u8]) -> Result<(), StoreError> {
         let path = self.check_path();
         let known = self.files.vfs.open(&path, Access::ReadWrite);
         if let Ok(file) = known
@@ -233,7 +229,7 @@ impl StateFiles {
     }
 
     /// Replaces `delayOffset.json`. A damaged file is copied first.
-    pub(super) fn write_delay_offsets(&self, text: &[u8]) -> Result<(), StoreError> {
+    pub(in crate::delay) fn write_delay_offsets(&self, text: &[u8]) -> Result<(), StoreError> {
         if let Some(damage) = self.offsets()?.damage() {
             self.files.keep_config(&damage.path, &damage.bytes)?;
         }
@@ -247,98 +243,6 @@ impl StateFiles {
         let staged = staging.join(path.file_name().unwrap_or_default());
         self.files.vfs.write_atomic(path, &staged, bytes).at(path, action)
     }
-}
-
-/// The next offsets of the delay levels.
-#[derive(Debug)]
-pub(super) struct LevelOffsets {
-    pub(super) next: BTreeMap<i32, i64>,
-    /// Messages from the next offset of their level on that an open found to be delivered.
-    pub(super) delivered: BTreeMap<i32, BTreeSet<i64>>,
-    /// `delayOffset.json` as last read or written.
-    pub(super) file: DelayOffsets,
-    pub(super) dialect: Dialect,
-    /// Whether the file must be written.
-    pub(super) changed: bool,
-    /// Whether the saved state covers all deliveries. Otherwise an open searches the log for them.
-    pub(super) is_known: bool,
-    /// The checksum of the file as it was read.
-    pub(super) crc: u32,
-}
-
-impl LevelOffsets {
-    /// Returns the levels of `loaded`, as `delayOffset.json` was read, and of `state`, the saved state. If the file is
-    /// the one that was written with the state, the state counts. If it is missing or damaged, each level has the
-    /// highest offset of the two: offsets only grow.
-    pub(super) fn new(loaded: LoadedConfig<DelayOffsets>, state: Option<&DelayState>) -> Self {
-        let is_whole = loaded.file.is_some() && loaded.damage().is_none();
-        let text = loaded.file.as_ref().or(loaded.backup.as_ref()).map(|file| file.bytes.clone());
-        let text = text.unwrap_or_default();
-        let is_ours = state.filter(|state| state.offsets.contains(&crc32(&text)));
-        let file = loaded.into_table().unwrap_or_default();
-        let next = file.table.iter().filter(|(level, _)| (1..=MOST_LEVELS as i32).contains(*level));
-        let mut next: BTreeMap<i32, i64> = next.map(|(level, offset)| (*level, *offset)).collect();
-        if let Some(state) = is_ours {
-            next.clone_from(&state.levels);
-        } else if !is_whole {
-            for (level, offset) in state.into_iter().flat_map(|state| &state.levels) {
-                let known = next.entry(*level).or_insert(*offset);
-                *known = (*known).max(*offset);
-            }
-        }
-        let dialect = Dialect::of(&text).unwrap_or_default();
-        // A file that is missing or damaged is written again.
-        let changed = !is_whole && is_ours.is_none() && !next.is_empty();
-        let is_known = is_ours.is_some();
-        Self { next, delivered: BTreeMap::new(), file, dialect, changed, is_known, crc: crc32(&text) }
-    }
-
-    /// Returns the first offset of `level` from `next` on that is not known as delivered, and forgets those before it.
-    pub(super) fn skip_delivered(&mut self, level: i32, mut next: i64) -> i64 {
-        let Some(delivered) = self.delivered.get_mut(&level) else { return next };
-        while delivered.remove(&next) {
-            next += 1;
-        }
-        *delivered = delivered.split_off(&next);
-        if delivered.is_empty() {
-            self.delivered.remove(&level);
-        }
-        next
-    }
-
-    /// Whether the message at `offset` of `level` is delivered, although it is not before the next offset.
-    pub(super) fn is_delivered(&self, level: i32, offset: i64) -> bool {
-        self.delivered.get(&level).is_some_and(|delivered| delivered.contains(&offset))
-    }
-
-    /// Returns the current text of `delayOffset.json`.
-    pub(super) fn write_json(&mut self, now_ms: i64) -> String {
-        self.file.table.clone_from(&self.next);
-        self.file.data_version = self.file.data_version.next(now_ms);
-        self.file.to_json(self.dialect)
-    }
-}
-
-/// The saved state, and the next one.
-#[derive(Debug)]
-pub(super) struct SaveState {
-    pub(super) files: StateFiles,
-    pub(super) state: DelayState,
-    pub(super) check: TimerCheckpoint,
-    /// Whether anything changed since the last snapshot.
-    pub(super) dirty: bool,
-    pub(super) snapshot: Option<Box<SaveSnapshot>>,
-    /// Time of the last snapshot, on the interval clock.
-    pub(super) taken: Duration,
-    /// Whether a sync failed. Then nothing more is saved, and the next open uses the last saved state.
-    pub(super) failed: bool,
-}
-
-/// The content of the next save: the state, and the records that enter the timer log.
-#[derive(Debug)]
-pub(super) struct SaveSnapshot {
-    pub(super) state: DelayState,
-    pub(super) units: Vec<Timed>,
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use mqstore_base::message::StoredRecord;
 use mqstore_format::properties::{REAL_QID, REAL_TOPIC};
 use mqstore_format::{RecordView, SCHEDULE_TOPIC};
 
-use crate::delay::engine::DelayEngine;
+use super::DelayEngine;
 use crate::delay::timer_record::origin_of;
 
 /// Records in one read.
@@ -94,7 +94,7 @@ impl Deliveries {
 
 impl DelayEngine {
     /// Finds the waiting messages of levels that the log shows as delivered; they are not delivered again.
-    pub(in crate::delay) fn find_delivered_levels(&mut self) -> Result<(), StoreError> {
+    pub(super) fn find_delivered_levels(&mut self) -> Result<(), StoreError> {
         if self.count_level_pending()? == 0 {
             return Ok(());
         }
@@ -121,11 +121,11 @@ impl DelayEngine {
                     found.insert(record.queue_offset);
                 }
             })?;
-            count += self.skip_found(queue_id.saturating_add(1), range.known, found);
+            count += found.len();
+            self.levels.add_delivered(queue_id.saturating_add(1), range.known, found);
         }
         if count > 0 {
-            self.levels.changed = true;
-            self.saved.dirty = true;
+            self.journal.mark_changed();
             self.store.add_note(&format!(
                 "config/delayOffset.json does not count {count} delayed messages as delivered, but the log has their \
                  deliveries; they are not delivered again"
@@ -154,8 +154,8 @@ impl DelayEngine {
         let mut queues = Vec::new();
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-            let next = self.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
-            queues.push((queue_id, LevelRange { min, known: next.clamp(min, max), max }));
+            let known = self.levels.next_of(queue_id, (min, max));
+            queues.push((queue_id, LevelRange { min, known, max }));
         }
         Ok(queues)
     }
@@ -195,17 +195,6 @@ impl DelayEngine {
                 return Ok(true);
             }
         }
-    }
-
-    /// Notes that the messages `found` of `level` are delivered, from its offset `next` on. Returns their number.
-    fn skip_found(&mut self, level: i32, next: i64, found: BTreeSet<i64>) -> u64 {
-        let count = found.len() as u64;
-        if count > 0 {
-            self.levels.delivered.insert(level, found);
-            let next = self.levels.skip_delivered(level, next);
-            self.levels.next.insert(level, next);
-        }
-        count
     }
 }
 

@@ -10,8 +10,8 @@ use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::parse_offset_message_id;
 use mqstore_format::properties::{TIMER_DEL_UNIQKEY, TIMER_ROLL_TIMES};
 
-use super::engine::DelayEngine;
-use super::timer_record::{Timed, cancel_properties, deleted_topic, has_delete_key, timed};
+use super::DelayEngine;
+use crate::delay::timer_record::{Timed, cancel_records, deleted_topic, timed};
 use crate::error::view;
 
 /// Records of one unique id in one read.
@@ -19,7 +19,7 @@ const AT_ONCE: usize = 64;
 
 impl DelayEngine {
     /// Returns the record of the waiting message with this id. If several have the unique id, returns the newest.
-    pub(super) fn find_pending(&mut self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+    pub(in crate::delay) fn find_pending(&mut self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
         self.read_timer_queue()?;
         let mut unique_id = id.to_owned();
         let mut rolled_only = false;
@@ -59,7 +59,7 @@ impl DelayEngine {
     }
 
     /// Cancels the waiting message of `record`.
-    pub(super) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
+    pub(in crate::delay) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
         self.append_cancel(&cancel_records(record)?)?;
         self.read_timer_queue()
     }
@@ -81,12 +81,6 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Reads all of the timer queue, so that the state of each message is known.
-    pub(super) fn read_timer_queue(&mut self) -> Result<(), StoreError> {
-        while self.read_timer_records()? {}
-        Ok(())
-    }
-
     /// Whether `record` belongs to a waiting message.
     fn is_pending(&mut self, record: &StoredRecord) -> Result<bool, StoreError> {
         let Some(Timed { offset, slot, queue_offset, cancels: None, .. }) = timed(record) else {
@@ -95,28 +89,17 @@ impl DelayEngine {
         if deleted_topic(&self.store, &view(record)?, offset)?.is_some() {
             return Ok(false);
         }
-        if self.live.contains_key(&offset) {
+        if self.due.contains(offset) {
             return Ok(true);
         }
-        if queue_offset < self.none_pending_before {
+        if self.queue.is_known_done(queue_offset)
+            || slot < self.due.loaded_to()
+            || queue_offset >= self.queue.next()
+            || self.found.contains(offset)
+        {
             return Ok(false);
         }
-        let is_delivered = self.delivered.records.contains_key(&offset);
-        if slot < self.loaded_to || queue_offset >= self.queue_next || is_delivered {
-            return Ok(false);
-        }
-        self.learn_cancelled(slot)?;
-        let view = view(record)?;
-        let by_key = self.cancelled_keys.get(&slot);
-        let by_key = by_key.is_some_and(|keys| keys.iter().any(|key| has_delete_key(&view, key)));
-        Ok(!by_key && !self.cancelled.get(&slot).is_some_and(|cancelled| cancelled.contains(&offset)))
+        self.cancellations.learn(slot, &mut self.journal, &self.store)?;
+        Ok(!self.cancellations.contains(slot, record)?)
     }
-}
-
-/// Returns the properties of the records that cancel `record`.
-pub(super) fn cancel_records(record: &StoredRecord) -> Result<[Vec<u8>; 2], StoreError> {
-    let none = || StoreError::InvalidMessage {
-        reason: "cannot cancel the message: it has no unique key to name it for a broker".to_owned(),
-    };
-    cancel_properties(&view(record)?, record.commit_log_offset).ok_or_else(none)
 }

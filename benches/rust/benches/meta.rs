@@ -95,7 +95,7 @@ fn commits(criterion: &mut Criterion) {
     let mut offset = 0;
     group.bench_function("lease-and-finish", |bencher| {
         bencher.iter(|| {
-            let lease = ProgressRecord::Leased { offset, until_ms: 1_700_000_000_000, attempt: 1 };
+            let lease = ProgressRecord::Leased { offset, invisible_until_ms: 1_700_000_000_000, attempt: 1 };
             meta.append_progress(&progress, &[lease]).unwrap();
             let done = ProgressRecord::Finished { from: offset, to: offset + 1 };
             meta.append_progress(&progress, &[done]).unwrap();

@@ -159,17 +159,17 @@ impl Broker {
         let mut queues = self.work_queues.lock();
         queues.retain(|_, known| known.strong_count() > 0);
         let key = (topic.to_owned(), group.to_owned());
-        let invisible = options.invisible;
+        let visibility_timeout = options.visibility_timeout;
         if let Some(core) = queues.get(&key).and_then(Weak::upgrade) {
             if let Some(option) = core.difference(&options) {
                 let reason = "the value differs from that of another open handle of this work queue";
                 return Err(invalid(option, reason).into());
             }
-            return Ok(WorkQueue::new(core, invisible));
+            return Ok(WorkQueue::new(core, visibility_timeout));
         }
         let core = WorkQueueInner::open(&self.state, topic, group, options)?;
         queues.insert(key, Arc::downgrade(&core));
-        Ok(WorkQueue::new(core, invisible))
+        Ok(WorkQueue::new(core, visibility_timeout))
     }
 
     /// Returns the group of a work queue of `topic` if the caller names none: `workers-<topic>`, so that each queue has

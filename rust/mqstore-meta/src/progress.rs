@@ -29,7 +29,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The time from which another consumer may get the message, in epoch milliseconds.
-    pub until_ms: i64,
+    pub invisible_until_ms: i64,
     /// Number of the delivery of the message; 1 is the first.
     pub attempt: u32,
     /// Distinguishes this lease from earlier and later leases of the same offset. Not kept across an open.
@@ -57,7 +57,7 @@ pub enum ProgressRecord {
         /// The message.
         offset: i64,
         /// The end of the lease, in epoch milliseconds.
-        until_ms: i64,
+        invisible_until_ms: i64,
         /// Number of the delivery; 1 is the first.
         attempt: u32,
     },
@@ -91,7 +91,7 @@ pub enum ProgressRecord {
         /// The message.
         offset: i64,
         /// The new end of the lease, in epoch milliseconds.
-        until_ms: i64,
+        invisible_until_ms: i64,
     },
     /// A reset or a seek: everything below `to` is finished; `to` and later offsets count as never leased.
     Moved {
@@ -278,23 +278,24 @@ impl Progress {
         if let Some((first, _)) = lost.peek() {
             let mut at = **first;
             records.push(ProgressRecord::Moved { to: at });
-            let mut lease = |offset: i64, until_ms: i64, attempt: u32, then: Option<ProgressRecord>| {
-                if at < offset {
-                    records.push(ProgressRecord::Finished { from: at, to: offset });
-                }
-                records.push(ProgressRecord::Leased { offset, until_ms, attempt });
-                records.extend(then);
-                at = offset + 1;
-            };
-            for (offset, (until_ms, attempt)) in lost {
-                lease(*offset, *until_ms, *attempt, None);
+            let mut lease =
+                |offset: i64, invisible_until_ms: i64, attempt: u32, then: Option<ProgressRecord>| {
+                    if at < offset {
+                        records.push(ProgressRecord::Finished { from: at, to: offset });
+                    }
+                    records.push(ProgressRecord::Leased { offset, invisible_until_ms, attempt });
+                    records.extend(then);
+                    at = offset + 1;
+                };
+            for (offset, (invisible_until_ms, attempt)) in lost {
+                lease(*offset, *invisible_until_ms, *attempt, None);
             }
             let mut open: Vec<ProgressRecord> = self.parts().collect();
             open.sort_by_key(ProgressRecord::offset);
             for part in open {
                 match part {
-                    ProgressRecord::Leased { offset, until_ms, attempt } => {
-                        lease(offset, until_ms, attempt, None);
+                    ProgressRecord::Leased { offset, invisible_until_ms, attempt } => {
+                        lease(offset, invisible_until_ms, attempt, None);
                     }
                     ProgressRecord::Returned { offset, visible_ms, attempt } => {
                         lease(offset, visible_ms, attempt, Some(part));
@@ -482,7 +483,9 @@ impl Progress {
     pub fn apply(&mut self, record: &ProgressRecord) {
         self.known = true;
         match *record {
-            ProgressRecord::Leased { offset, until_ms, attempt } => self.add_lease(offset, until_ms, attempt),
+            ProgressRecord::Leased { offset, invisible_until_ms, attempt } => {
+                self.add_lease(offset, invisible_until_ms, attempt)
+            }
             ProgressRecord::Finished { from, to } => self.finish(from, to),
             ProgressRecord::Returned { offset, visible_ms, attempt } => {
                 if self.take_pending(offset) {
@@ -491,12 +494,12 @@ impl Progress {
                     self.dues.insert((visible_ms, offset));
                 }
             }
-            ProgressRecord::Extended { offset, until_ms } => {
+            ProgressRecord::Extended { offset, invisible_until_ms } => {
                 if let Some(lease) = self.leases.get_mut(&offset) {
-                    self.ends.remove(&(lease.until_ms, offset));
-                    lease.until_ms = until_ms;
+                    self.ends.remove(&(lease.invisible_until_ms, offset));
+                    lease.invisible_until_ms = invisible_until_ms;
                     lease.clock_ms = self.clock_ms;
-                    self.ends.insert((until_ms, offset));
+                    self.ends.insert((invisible_until_ms, offset));
                 }
             }
             ProgressRecord::DeadLetter { offset, dlq_offset } => {
@@ -539,8 +542,8 @@ impl Progress {
                 let fits = from > self.committed && from < to && to <= self.next;
                 fits.then(|| self.merge(from, to)).is_some()
             }
-            ProgressRecord::Leased { offset, until_ms, attempt } if open.contains(&offset) => {
-                self.insert_lease(offset, until_ms, attempt)
+            ProgressRecord::Leased { offset, invisible_until_ms, attempt } if open.contains(&offset) => {
+                self.insert_lease(offset, invisible_until_ms, attempt)
             }
             ProgressRecord::Returned { offset, visible_ms, attempt } if open.contains(&offset) => {
                 let clock_ms = self.clock_ms;
@@ -568,8 +571,8 @@ impl Progress {
     /// Returns the parts from which [`Self::restore`] makes this state, after [`Self::between`].
     pub(super) fn parts(&self) -> impl Iterator<Item = ProgressRecord> + '_ {
         let finished = self.finished().map(|(from, to)| ProgressRecord::Finished { from, to });
-        let leases = self.leases().map(|(offset, Lease { until_ms, attempt, clock_ms, .. })| {
-            (clock_ms, ProgressRecord::Leased { offset, until_ms, attempt })
+        let leases = self.leases().map(|(offset, Lease { invisible_until_ms, attempt, clock_ms, .. })| {
+            (clock_ms, ProgressRecord::Leased { offset, invisible_until_ms, attempt })
         });
         let waiting =
             self.all_waiting().map(|(offset, ReturnedMessage { visible_ms, attempt, clock_ms })| {
@@ -607,7 +610,7 @@ impl Progress {
         self.committed < min || self.next > max
     }
 
-    fn add_lease(&mut self, offset: i64, until_ms: i64, attempt: u32) {
+    fn add_lease(&mut self, offset: i64, invisible_until_ms: i64, attempt: u32) {
         if !(0..i64::MAX).contains(&offset) || offset > self.next {
             return;
         }
@@ -616,15 +619,15 @@ impl Progress {
         } else if self.dead_letters.contains_key(&offset) || !self.take_pending(offset) {
             return;
         }
-        self.insert_lease(offset, until_ms, attempt);
+        self.insert_lease(offset, invisible_until_ms, attempt);
     }
 
     /// Adds a lease. Returns whether its end is new.
-    fn insert_lease(&mut self, offset: i64, until_ms: i64, attempt: u32) -> bool {
+    fn insert_lease(&mut self, offset: i64, invisible_until_ms: i64, attempt: u32) -> bool {
         self.tokens += 1;
-        let lease = Lease { until_ms, attempt, token: self.tokens, clock_ms: self.clock_ms };
+        let lease = Lease { invisible_until_ms, attempt, token: self.tokens, clock_ms: self.clock_ms };
         self.leases.insert(offset, lease);
-        self.ends.insert((until_ms, offset))
+        self.ends.insert((invisible_until_ms, offset))
     }
 
     /// Moves the start of leases and waits that began after `now_ms` to `now_ms`. A message that was never delivered
@@ -634,10 +637,10 @@ impl Progress {
             |end_ms: i64, clock_ms: i64| now_ms.saturating_add(end_ms.saturating_sub(clock_ms).max(0));
         for (offset, lease) in &mut self.leases {
             if lease.clock_ms > now_ms {
-                self.ends.remove(&(lease.until_ms, *offset));
-                lease.until_ms = end_of(lease.until_ms, lease.clock_ms);
+                self.ends.remove(&(lease.invisible_until_ms, *offset));
+                lease.invisible_until_ms = end_of(lease.invisible_until_ms, lease.clock_ms);
                 lease.clock_ms = now_ms;
-                self.ends.insert((lease.until_ms, *offset));
+                self.ends.insert((lease.invisible_until_ms, *offset));
             }
         }
         for (offset, waiting) in &mut self.waiting {
@@ -653,7 +656,7 @@ impl Progress {
     /// Removes the lease, the wait or the dead letter of `offset`. Returns whether there was one.
     fn take_pending(&mut self, offset: i64) -> bool {
         if let Some(lease) = self.leases.remove(&offset) {
-            self.ends.remove(&(lease.until_ms, offset));
+            self.ends.remove(&(lease.invisible_until_ms, offset));
             return true;
         }
         if let Some(waiting) = self.waiting.remove(&offset) {
@@ -686,7 +689,7 @@ impl Progress {
     /// Removes everything open in the range.
     fn take_all_open(&mut self, from: i64, to: i64) {
         for (offset, lease) in cut(&mut self.leases, from, to) {
-            self.ends.remove(&(lease.until_ms, offset));
+            self.ends.remove(&(lease.invisible_until_ms, offset));
         }
         for (offset, waiting) in cut(&mut self.waiting, from, to) {
             self.dues.remove(&(waiting.visible_ms, offset));

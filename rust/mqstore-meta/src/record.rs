@@ -300,7 +300,7 @@ impl ProgressRecord {
 
     fn put_fields(&self, out: &mut Vec<u8>) {
         match *self {
-            Self::Leased { offset, until_ms: ms, attempt }
+            Self::Leased { offset, invisible_until_ms: ms, attempt }
             | Self::Returned { offset, visible_ms: ms, attempt } => {
                 put_signed(out, offset);
                 put_signed(out, ms);
@@ -310,7 +310,8 @@ impl ProgressRecord {
                 put_signed(out, from);
                 put_signed(out, to.wrapping_sub(from));
             }
-            Self::DeadLetter { offset, dlq_offset: other } | Self::Extended { offset, until_ms: other } => {
+            Self::DeadLetter { offset, dlq_offset: other }
+            | Self::Extended { offset, invisible_until_ms: other } => {
                 put_signed(out, offset);
                 put_signed(out, other);
             }
@@ -463,7 +464,11 @@ impl<'a> PayloadReader<'a> {
     fn progress(&mut self, kind: u8) -> Option<ProgressRecord> {
         let first = self.signed()?;
         Some(match kind {
-            0 => ProgressRecord::Leased { offset: first, until_ms: self.signed()?, attempt: self.attempt()? },
+            0 => ProgressRecord::Leased {
+                offset: first,
+                invisible_until_ms: self.signed()?,
+                attempt: self.attempt()?,
+            },
             1 => ProgressRecord::Finished { from: first, to: first.wrapping_add(self.signed()?) },
             2 => ProgressRecord::Returned {
                 offset: first,
@@ -471,7 +476,7 @@ impl<'a> PayloadReader<'a> {
                 attempt: self.attempt()?,
             },
             3 => ProgressRecord::DeadLetter { offset: first, dlq_offset: self.signed()? },
-            4 => ProgressRecord::Extended { offset: first, until_ms: self.signed()? },
+            4 => ProgressRecord::Extended { offset: first, invisible_until_ms: self.signed()? },
             5 => ProgressRecord::Moved { to: first },
             6 => ProgressRecord::Clamped { min: first, max: self.signed()? },
             7 => ProgressRecord::TookOver { log_offset: first },
@@ -499,11 +504,11 @@ pub(crate) mod tests {
     fn any_progress() -> impl Strategy<Value = ProgressRecord> {
         let fields = (0_u8..PROGRESS_KINDS, any::<i64>(), any::<i64>(), any::<u32>(), ".{1,20}");
         fields.prop_map(|(kind, first, other, attempt, text)| match kind {
-            0 => ProgressRecord::Leased { offset: first, until_ms: other, attempt },
+            0 => ProgressRecord::Leased { offset: first, invisible_until_ms: other, attempt },
             1 => ProgressRecord::Finished { from: first, to: other },
             2 => ProgressRecord::Returned { offset: first, visible_ms: other, attempt },
             3 => ProgressRecord::DeadLetter { offset: first, dlq_offset: other },
-            4 => ProgressRecord::Extended { offset: first, until_ms: other },
+            4 => ProgressRecord::Extended { offset: first, invisible_until_ms: other },
             5 => ProgressRecord::Moved { to: first },
             6 => ProgressRecord::TookOver { log_offset: first },
             7 => ProgressRecord::Clock { now_ms: first },

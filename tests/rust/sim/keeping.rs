@@ -47,9 +47,10 @@ fn known(store: &Store) -> Result<String, StoreError> {
         }
         for progress in meta.progress_of(id) {
             let state = progress.lock();
-            let open = (state.leases().map(|(offset, lease)| (offset, lease.until_ms, lease.attempt)))
-                .chain(state.all_waiting().map(|(offset, waiting)| (offset, waiting.visible_ms, 0)))
-                .chain(state.dead_letters().map(|(offset, copy)| (offset, copy, 99)));
+            let open =
+                (state.leases().map(|(offset, lease)| (offset, lease.invisible_until_ms, lease.attempt)))
+                    .chain(state.all_waiting().map(|(offset, waiting)| (offset, waiting.visible_ms, 0)))
+                    .chain(state.dead_letters().map(|(offset, copy)| (offset, copy, 99)));
             let open: Vec<_> = open.collect();
             let done: Vec<_> = state.finished().collect();
             let reasons: Vec<_> = (0..state.next()).filter_map(|offset| state.reason(offset)).collect();
@@ -91,7 +92,7 @@ impl Told {
 }
 
 fn lease(offset: i64) -> ProgressRecord {
-    ProgressRecord::Leased { offset, until_ms: 30, attempt: 1 }
+    ProgressRecord::Leased { offset, invisible_until_ms: 30, attempt: 1 }
 }
 
 fn commit(meta: &MetaLog, offsets: &[(i32, i64)]) -> Result<(), StoreError> {

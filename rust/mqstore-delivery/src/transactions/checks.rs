@@ -215,10 +215,10 @@ fn due_action(
         return DueAction::Discard;
     }
     parts.checks += 1;
-    let (attempt, until_ms) = (parts.checks, now_ms.saturating_add(millis(options.interval)));
+    let (attempt, invisible_until_ms) = (parts.checks, now_ms.saturating_add(millis(options.interval)));
     records.extend(parts.halves.iter().map(|half| ProgressRecord::Leased {
         offset: half.offset,
-        until_ms,
+        invisible_until_ms,
         attempt,
     }));
     drop(parts);

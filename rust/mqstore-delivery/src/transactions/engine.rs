@@ -143,12 +143,12 @@ impl Transactions {
     /// Errors of writing the metadata log.
     pub fn record_progress(&self, all: bool) -> Result<(), BrokerError> {
         let inner = &*self.inner;
-        let until_ms = inner.store.clock().now_ms().saturating_add(CHECK_AFTER_MS);
+        let invisible_until_ms = inner.store.clock().now_ms().saturating_add(CHECK_AFTER_MS);
         let half_max = inner.half_max.load(Ordering::Acquire);
         loop {
             let mut state = inner.state.lock();
             let durable = inner.store.system_appends().durable_position()?;
-            let notes = state.known.notes(durable, half_max, until_ms, all);
+            let notes = state.known.notes(durable, half_max, invisible_until_ms, all);
             let is_last = notes.records.is_empty();
             if !is_last {
                 inner.meta.append_progress(&inner.progress, &notes.records)?;

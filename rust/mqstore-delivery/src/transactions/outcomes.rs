@@ -112,7 +112,13 @@ impl OutcomeTracker {
 
     /// Returns the records to log now. The log is durable up to `durable`, and half messages exist up to `half_max`.
     /// With `all`, pending half messages are included even if the previous round did not see them.
-    pub(super) fn notes(&mut self, durable: u64, half_max: i64, until_ms: i64, all: bool) -> PendingRecords {
+    pub(super) fn notes(
+        &mut self,
+        durable: u64,
+        half_max: i64,
+        invisible_until_ms: i64,
+        all: bool,
+    ) -> PendingRecords {
         let mut notes = PendingRecords::default();
         if let Some(last) = usize::try_from(half_max - self.base).ok().and_then(|count| count.checked_sub(1))
         {
@@ -134,7 +140,7 @@ impl OutcomeTracker {
                     _ => notes.records.push(ProgressRecord::Finished { from: offset, to: offset + 1 }),
                 }
             } else if all || *slot == 0 && offset < self.seen {
-                notes.records.push(ProgressRecord::Leased { offset, until_ms, attempt: 0 });
+                notes.records.push(ProgressRecord::Leased { offset, invisible_until_ms, attempt: 0 });
                 if *slot > 0 {
                     notes.moved.push((*slot, offset));
                 }

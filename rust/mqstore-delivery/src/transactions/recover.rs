@@ -179,7 +179,7 @@ impl Transactions {
         let noted = progress.leases().map(|(offset, lease)| PendingHalf {
             offset,
             checks: lease.attempt,
-            due_ms: lease.until_ms,
+            due_ms: lease.invisible_until_ms,
         });
         let since =
             (progress.next()..half_max).map(|offset| PendingHalf { offset, checks: 0, due_ms: i64::MIN });

@@ -9,7 +9,7 @@ use super::dead_letters::stored_reason;
 use super::get::millis;
 use super::inner::WorkQueueInner;
 use super::leased_message::Lease;
-use super::options::{LONGEST, check_invisible};
+use super::options::{LONGEST, check_visibility_timeout};
 use crate::error::{BrokerError, invalid};
 
 /// The state of a lease.
@@ -161,14 +161,14 @@ impl WorkQueueInner {
 
     /// See [`Lease::extend`].
     fn extend(&self, lease: &Lease, time: Duration) -> Result<(), BrokerError> {
-        check_invisible(time)?;
-        let until_ms = self.store().clock().now_ms().saturating_add(millis(time));
-        let extended = ProgressRecord::Extended { offset: lease.offset, until_ms };
+        check_visibility_timeout(time)?;
+        let invisible_until_ms = self.store().clock().now_ms().saturating_add(millis(time));
+        let extended = ProgressRecord::Extended { offset: lease.offset, invisible_until_ms };
         let (standing, _) = lease.change([extended])?;
         if standing != LeaseStatus::Own {
             return Err(lease.lost());
         }
-        lease.set_expiry(until_ms);
+        lease.set_invisible_until(invisible_until_ms);
         // The lease may end earlier than a sleeping caller expects.
         if self.ready.has_wakers() {
             self.ready.wake_one();

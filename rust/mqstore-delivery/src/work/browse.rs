@@ -25,7 +25,7 @@ pub struct LeaseInfo {
     /// Number of the delivery; 1 is the first.
     pub attempt: u32,
     /// The end of the lease, in epoch milliseconds.
-    pub until_ms: i64,
+    pub invisible_until_ms: i64,
 }
 
 impl WorkQueueInner {
@@ -76,8 +76,9 @@ impl WorkQueueInner {
             if records.is_empty() {
                 break;
             }
-            let is_due =
-                |record: &StoredRecord| put_delay_until(record).is_none_or(|until_ms| until_ms <= now_ms);
+            let is_due = |record: &StoredRecord| {
+                put_delay_until(record).is_none_or(|invisible_until_ms| invisible_until_ms <= now_ms)
+            };
             found.extend(records.into_iter().filter(is_due));
         }
         found.truncate(count);
@@ -94,10 +95,10 @@ impl WorkQueueInner {
                 queue_id: place.queue_id,
                 queue_offset,
                 attempt: lease.attempt,
-                until_ms: lease.until_ms,
+                invisible_until_ms: lease.invisible_until_ms,
             }));
         }
-        found.sort_by_key(|lease| lease.until_ms);
+        found.sort_by_key(|lease| lease.invisible_until_ms);
         Ok(found)
     }
 
@@ -145,11 +146,12 @@ fn attempts(progress: &Progress, offset: i64) -> u32 {
 /// Pushes records that finish each message below `max` that no worker has. Returns the number of these messages. A
 /// message that becomes a dead letter is left to its move.
 fn finish_unleased(progress: &Progress, max: i64, now_ms: i64, records: &mut Vec<ProgressRecord>) -> u64 {
-    let held = progress.leases().filter(|(_, lease)| lease.until_ms > now_ms).map(|(offset, _)| offset);
+    let held =
+        progress.leases().filter(|(_, lease)| lease.invisible_until_ms > now_ms).map(|(offset, _)| offset);
     let dying = progress.dead_letters().map(|(offset, _)| offset);
     let mut kept: Vec<i64> = held.chain(dying).collect();
     kept.sort_unstable();
-    let ended = progress.leases().filter(|(_, lease)| lease.until_ms <= now_ms).count();
+    let ended = progress.leases().filter(|(_, lease)| lease.invisible_until_ms <= now_ms).count();
     let open = progress.all_waiting().len() + ended;
     let end = progress.next().max(max);
     let mut from = progress.committed();

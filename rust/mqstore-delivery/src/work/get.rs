@@ -21,7 +21,7 @@ use crate::queue_failures::merge_queue_errors;
 pub(super) struct GetRequest {
     pub(super) count: usize,
     /// The visibility timeout of the leases.
-    pub(super) invisible: Duration,
+    pub(super) visibility_timeout: Duration,
     /// The generation of the handle.
     pub(super) generation: u64,
     pub(super) reach: ReadScope,
@@ -59,7 +59,7 @@ impl WorkQueueInner {
         self: &Arc<Self>,
         request: &GetRequest,
     ) -> Result<Option<(Vec<LeasedMessage>, bool)>, BrokerError> {
-        let GetRequest { count, invisible, generation, reach, patience, .. } = *request;
+        let GetRequest { count, visibility_timeout, generation, reach, patience, .. } = *request;
         if reach.reaches_end() {
             self.store().catch_up()?;
         }
@@ -70,7 +70,7 @@ impl WorkQueueInner {
                 return Err(self.shut_down_error());
             }
             self.look_for_queues(&mut state)?;
-            let wish = self.lease_request(count, invisible, reach);
+            let wish = self.lease_request(count, visibility_timeout, reach);
             let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent);
             let again = if reach.is_at_hand() {
                 let is_at_hand =
@@ -177,14 +177,14 @@ impl WorkQueueInner {
     pub(super) fn lease_request(
         &self,
         count: usize,
-        invisible: Duration,
+        visibility_timeout: Duration,
         reach: ReadScope,
     ) -> LeaseRequest<'_> {
         let now_ms = self.store().clock().now_ms();
         LeaseRequest {
             count,
             now_ms,
-            until_ms: now_ms.saturating_add(millis(invisible)),
+            invisible_until_ms: now_ms.saturating_add(millis(visibility_timeout)),
             max_attempts: self.options.max_attempts,
             core: self,
             reach,
@@ -283,7 +283,7 @@ impl WorkQueueInner {
                 let mut offsets: BTreeSet<i64> =
                     known.filter(|offset| !progress.is_finished(*offset)).collect();
                 let waiting = progress.all_waiting().map(|(offset, _)| offset);
-                let ended = progress.leases().filter(|(_, lease)| lease.until_ms <= now_ms);
+                let ended = progress.leases().filter(|(_, lease)| lease.invisible_until_ms <= now_ms);
                 let without_worker = waiting.chain(ended.map(|(offset, _)| offset));
                 offsets.extend(without_worker.filter(|offset| *offset < min));
                 for offset in &offsets {

@@ -23,21 +23,24 @@ pub struct Lease {
 
 /// The state that the copies of a lease share.
 struct LeaseState {
-    until_ms: AtomicI64,
+    invisible_until_ms: AtomicI64,
     /// Whether the caller acknowledged or returned the message.
     is_settled: AtomicBool,
 }
 
 impl Lease {
     pub(super) fn new(core: &Arc<WorkQueueInner>, place: &Arc<QueuePlace>, held: LeaseNumbers) -> Self {
-        let LeaseNumbers { offset, attempt, token, until_ms } = held;
+        let LeaseNumbers { offset, attempt, token, invisible_until_ms } = held;
         Self {
             core: Arc::clone(core),
             place: Arc::clone(place),
             offset,
             attempt,
             token,
-            shared: Arc::new(LeaseState { until_ms: until_ms.into(), is_settled: false.into() }),
+            shared: Arc::new(LeaseState {
+                invisible_until_ms: invisible_until_ms.into(),
+                is_settled: false.into(),
+            }),
         }
     }
 
@@ -47,8 +50,8 @@ impl Lease {
     }
 
     /// Returns the end of the lease, in epoch milliseconds.
-    pub fn expires_ms(&self) -> i64 {
-        self.shared.until_ms.load(Ordering::Relaxed)
+    pub fn invisible_until_ms(&self) -> i64 {
+        self.shared.invisible_until_ms.load(Ordering::Relaxed)
     }
 
     /// Whether the caller acknowledged or returned the message with this lease.
@@ -65,8 +68,8 @@ impl Lease {
         self.shared.is_settled.store(true, Ordering::Release);
     }
 
-    pub(super) fn set_expiry(&self, until_ms: i64) {
-        self.shared.until_ms.store(until_ms, Ordering::Relaxed);
+    pub(super) fn set_invisible_until(&self, invisible_until_ms: i64) {
+        self.shared.invisible_until_ms.store(invisible_until_ms, Ordering::Relaxed);
     }
 }
 
@@ -77,7 +80,7 @@ impl fmt::Debug for Lease {
             .field("queue_id", &self.place.queue_id)
             .field("offset", &self.offset)
             .field("attempt", &self.attempt)
-            .field("until_ms", &self.expires_ms())
+            .field("invisible_until_ms", &self.invisible_until_ms())
             .finish_non_exhaustive()
     }
 }
@@ -88,7 +91,7 @@ pub(super) struct LeaseNumbers {
     pub(super) offset: i64,
     pub(super) attempt: u32,
     pub(super) token: u64,
-    pub(super) until_ms: i64,
+    pub(super) invisible_until_ms: i64,
 }
 
 /// A leased message: its record and its lease.

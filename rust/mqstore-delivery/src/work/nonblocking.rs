@@ -56,7 +56,7 @@ impl WorkQueue {
     /// it does not block others.
     pub fn prepare(&self, count: usize) -> Result<(), BrokerError> {
         self.check()?;
-        self.core.prepare(count, self.invisible)
+        self.core.prepare(count, self.visibility_timeout)
     }
 
     /// Puts messages if there is space; with `appends`, also appends them if that needs no wait. If there is no
@@ -116,13 +116,13 @@ impl WorkQueueInner {
             || state.sources.iter().any(|source| source.has_exhausted(most, now_ms))
     }
 
-    fn prepare(self: &Arc<Self>, count: usize, invisible: Duration) -> Result<(), BrokerError> {
+    fn prepare(self: &Arc<Self>, count: usize, visibility_timeout: Duration) -> Result<(), BrokerError> {
         self.store().catch_up()?;
         let mut spent = ExhaustedOffsets::new();
         let (prepared, again) = {
             let mut state = self.state.lock();
             self.look_for_queues(&mut state)?;
-            let wish = self.lease_request(count, invisible, ReadScope::Anywhere);
+            let wish = self.lease_request(count, visibility_timeout, ReadScope::Anywhere);
             let prepared = self.prefetch_each(&mut state.sources, &wish, &mut spent);
             (prepared, self.retryable_dead_letters(&mut state))
         };

@@ -52,11 +52,11 @@ impl fmt::Debug for Backoff {
     }
 }
 
-/// Options of a work queue. All handles of one queue in a process have the same options, except `invisible`.
+/// Options of a work queue. All handles of one queue in a process have the same options, except `visibility_timeout`.
 #[derive(Clone, Debug)]
 pub struct WorkQueueOptions {
     /// Visibility timeout: how long a leased message is hidden from other workers. Default 30 s, 1 ms to 30 days.
-    pub invisible: Duration,
+    pub visibility_timeout: Duration,
     /// Maximum number of attempts; after the last failed one a message goes to the dead letters. `None` means no
     /// limit. Default 16.
     pub max_attempts: Option<u32>,
@@ -72,7 +72,7 @@ pub struct WorkQueueOptions {
 impl Default for WorkQueueOptions {
     fn default() -> Self {
         Self {
-            invisible: Duration::from_secs(30),
+            visibility_timeout: Duration::from_secs(30),
             max_attempts: Some(16),
             backoff: Backoff::Levels,
             maxsize: 0,
@@ -86,7 +86,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl WorkQueueOptions {
     pub(crate) fn check(&self) -> Result<(), BrokerError> {
-        check_invisible(self.invisible)?;
+        check_visibility_timeout(self.visibility_timeout)?;
         if self.max_attempts == Some(0) {
             return Err(invalid("max_attempts", "must be at least 1").into());
         }
@@ -110,11 +110,12 @@ impl WorkQueueOptions {
 }
 
 /// Checks the bounds of a visibility timeout.
-pub(super) fn check_invisible(invisible: Duration) -> Result<(), BrokerError> {
-    if (Duration::from_millis(1)..=LONGEST).contains(&invisible) {
+pub(super) fn check_visibility_timeout(visibility_timeout: Duration) -> Result<(), BrokerError> {
+    if (Duration::from_millis(1)..=LONGEST).contains(&visibility_timeout) {
         return Ok(());
     }
-    let reason = format!("{} s is not between 0.001 and {}", invisible.as_secs_f64(), LONGEST.as_secs());
+    let reason =
+        format!("{} s is not between 0.001 and {}", visibility_timeout.as_secs_f64(), LONGEST.as_secs());
     Err(invalid("visibility_timeout", reason).into())
 }
 
@@ -140,7 +141,9 @@ mod tests {
 
     #[test]
     fn bounds() {
-        let with = |invisible| WorkQueueOptions { invisible, ..WorkQueueOptions::default() }.check();
+        let with = |visibility_timeout| {
+            WorkQueueOptions { visibility_timeout, ..WorkQueueOptions::default() }.check()
+        };
         assert!(with(Duration::from_millis(1)).is_ok() && with(LONGEST).is_ok());
         assert!(with(Duration::ZERO).is_err() && with(LONGEST + Duration::from_millis(1)).is_err());
         assert!(WorkQueueOptions { max_attempts: Some(0), ..WorkQueueOptions::default() }.check().is_err());

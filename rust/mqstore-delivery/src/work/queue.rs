@@ -31,7 +31,7 @@ const QUOTA_LOOK: Duration = Duration::from_millis(50);
 /// A dropped or closed handle gets and puts nothing more. Its messages stay leased until their leases end.
 pub struct WorkQueue {
     pub(super) core: Arc<WorkQueueInner>,
-    pub(super) invisible: Duration,
+    pub(super) visibility_timeout: Duration,
     /// The generation to which a shutdown applies; see [`Self::shutdown`].
     pub(super) generation: u64,
     closed: AtomicBool,
@@ -59,9 +59,9 @@ impl ThreadLeases {
 }
 
 impl WorkQueue {
-    pub(crate) fn new(core: Arc<WorkQueueInner>, invisible: Duration) -> Self {
+    pub(crate) fn new(core: Arc<WorkQueueInner>, visibility_timeout: Duration) -> Self {
         let generation = core.generation();
-        Self { core, invisible, generation, closed: AtomicBool::new(false), got: Mutex::default() }
+        Self { core, visibility_timeout, generation, closed: AtomicBool::new(false), got: Mutex::default() }
     }
 
     /// Returns the topic.
@@ -81,7 +81,7 @@ impl WorkQueue {
 
     /// Returns the options of this handle.
     pub fn options(&self) -> WorkQueueOptions {
-        WorkQueueOptions { invisible: self.invisible, ..self.core.options.clone() }
+        WorkQueueOptions { visibility_timeout: self.visibility_timeout, ..self.core.options.clone() }
     }
 
     /// Returns notes for the user, each once.
@@ -244,7 +244,7 @@ impl WorkQueue {
     pub(super) fn get_request(&self, count: usize, reach: ReadScope) -> GetRequest {
         GetRequest {
             count,
-            invisible: self.invisible,
+            visibility_timeout: self.visibility_timeout,
             generation: self.generation,
             reach,
             patience: true,

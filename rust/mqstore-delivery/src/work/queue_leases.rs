@@ -39,7 +39,7 @@ pub(super) struct LeasedRecord {
 pub(super) struct LeaseRequest<'a> {
     pub(super) count: usize,
     pub(super) now_ms: i64,
-    pub(super) until_ms: i64,
+    pub(super) invisible_until_ms: i64,
     pub(super) max_attempts: Option<u32>,
     pub(super) core: &'a WorkQueueInner,
     pub(super) reach: ReadScope,
@@ -129,13 +129,13 @@ impl WorkSource {
             if picked.len() >= wanted {
                 return Ok(true);
             }
-            let (attempt, until_ms) = (attempts.saturating_add(1), wish.until_ms);
-            let record = ProgressRecord::Leased { offset, until_ms, attempt };
+            let (attempt, invisible_until_ms) = (attempts.saturating_add(1), wish.invisible_until_ms);
+            let record = ProgressRecord::Leased { offset, invisible_until_ms, attempt };
             if !self.log_due_change(wish, (offset, attempts), record)? {
                 continue;
             }
             let token = self.place.progress.lock().lease(offset).map_or(0, |lease| lease.token);
-            let held = LeaseNumbers { offset, attempt, token, until_ms };
+            let held = LeaseNumbers { offset, attempt, token, invisible_until_ms };
             let record = self.again.remove(&offset);
             picked.push(LeasedRecord { place: Arc::clone(&self.place), held, record });
         }
@@ -145,8 +145,8 @@ impl WorkSource {
     fn set_aside(&self, wish: &LeaseRequest<'_>, offset: i64) -> Result<(), BrokerError> {
         let first = due(&self.place.progress.lock(), wish.now_ms);
         if let Some(first @ (_, attempts)) = first.filter(|(first, _)| *first == offset) {
-            let (attempt, until_ms) = (attempts.saturating_add(1), wish.until_ms);
-            self.log_due_change(wish, first, ProgressRecord::Leased { offset, until_ms, attempt })?;
+            let (attempt, invisible_until_ms) = (attempts.saturating_add(1), wish.invisible_until_ms);
+            self.log_due_change(wish, first, ProgressRecord::Leased { offset, invisible_until_ms, attempt })?;
         }
         Ok(())
     }
@@ -291,9 +291,11 @@ impl WorkSource {
                 }
                 let held_back = message.visible_ms.filter(|visible_ms| *visible_ms > wish.now_ms);
                 let delivered = message.delivered;
-                let (until_ms, attempt) = held_back
-                    .map_or((wish.until_ms, delivered.saturating_add(1)), |at_ms| (at_ms, delivered));
-                records.push(ProgressRecord::Leased { offset, until_ms, attempt });
+                let (invisible_until_ms, attempt) = held_back
+                    .map_or((wish.invisible_until_ms, delivered.saturating_add(1)), |at_ms| {
+                        (at_ms, delivered)
+                    });
+                records.push(ProgressRecord::Leased { offset, invisible_until_ms, attempt });
                 match held_back {
                     Some(visible_ms) => {
                         records.push(ProgressRecord::Returned { offset, visible_ms, attempt });
@@ -307,8 +309,12 @@ impl WorkSource {
         for message in self.ahead.drain(..through) {
             let offset = message.record.queue_offset;
             let Some(lease) = progress.lease(offset) else { continue };
-            let held =
-                LeaseNumbers { offset, attempt: lease.attempt, token: lease.token, until_ms: lease.until_ms };
+            let held = LeaseNumbers {
+                offset,
+                attempt: lease.attempt,
+                token: lease.token,
+                invisible_until_ms: lease.invisible_until_ms,
+            };
             picked.push(LeasedRecord { place: Arc::clone(&self.place), held, record: Some(message.record) });
         }
         Ok((leased, through - leased))
@@ -432,7 +438,8 @@ impl WorkSource {
 /// Returns the message that is due for the longest time, or whose lease ended first, and its number of deliveries.
 fn due(progress: &Progress, now_ms: i64) -> Option<(i64, u32)> {
     let waiting = progress.first_due().map(|(offset, waiting)| (waiting.visible_ms, offset, waiting.attempt));
-    let ended = progress.first_ending().map(|(offset, lease)| (lease.until_ms, offset, lease.attempt));
+    let ended =
+        progress.first_ending().map(|(offset, lease)| (lease.invisible_until_ms, offset, lease.attempt));
     let first = waiting.into_iter().chain(ended).min()?;
     (first.0 <= now_ms).then_some((first.1, first.2))
 }

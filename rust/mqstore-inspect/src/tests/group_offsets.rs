@@ -35,7 +35,7 @@ fn writers_readers_and_reports_say_the_same_of_groups() {
     commit(&meta, "billing", "gone", 7, 1);
     meta.create_group(&SubscriptionGroup::new("idle")).unwrap();
     let progress = meta.progress(meta.queue_key("workers", "orders", 1).unwrap());
-    let lease = |offset| ProgressRecord::Leased { offset, until_ms: 9, attempt: 1 };
+    let lease = |offset| ProgressRecord::Leased { offset, invisible_until_ms: 9, attempt: 1 };
     let done = ProgressRecord::Finished { from: 0, to: 1 };
     meta.append_progress(&progress, &[lease(0), lease(1), done]).unwrap();
     store.flush().unwrap();

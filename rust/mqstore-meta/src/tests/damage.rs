@@ -21,7 +21,7 @@ fn written() -> (Vec<u8>, Vec<String>) {
     put_topic(&log, "orders", 2);
     commit(&log, "billing", "orders", 0, 3);
     let progress = log.progress(key(&log, "workers", "orders", 1));
-    let lease = |offset| ProgressRecord::Leased { offset, until_ms: 30_000, attempt: 1 };
+    let lease = |offset| ProgressRecord::Leased { offset, invisible_until_ms: 30_000, attempt: 1 };
     log.append_progress(&progress, &[lease(0), lease(1)]).unwrap();
     let next = || {
         let _chores = log.chores.lock();

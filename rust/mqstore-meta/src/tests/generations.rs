@@ -20,7 +20,7 @@ fn next(log: &MetaLog) {
 }
 
 fn lease(offset: i64) -> ProgressRecord {
-    ProgressRecord::Leased { offset, until_ms: 1_000 + offset, attempt: 1 }
+    ProgressRecord::Leased { offset, invisible_until_ms: 1_000 + offset, attempt: 1 }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::TopicFloor;
 
 fn lease(offset: i64) -> ProgressRecord {
-    ProgressRecord::Leased { offset, until_ms: 30_000, attempt: 1 }
+    ProgressRecord::Leased { offset, invisible_until_ms: 30_000, attempt: 1 }
 }
 
 /// Creates a log with each kind of record.

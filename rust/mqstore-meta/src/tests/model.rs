@@ -53,12 +53,12 @@ impl Naive {
             (0..naive.next).contains(&offset) && *naive.at(offset) != Offset::Finished
         };
         match *record {
-            ProgressRecord::Leased { offset, until_ms, attempt } => {
+            ProgressRecord::Leased { offset, invisible_until_ms, attempt } => {
                 let fits = offset <= self.next
                     && !matches!(*self.at(offset), Offset::Finished | Offset::DeadLetter(_));
                 if fits {
                     self.next = self.next.max(offset + 1);
-                    *self.at(offset) = Offset::Leased(until_ms, attempt);
+                    *self.at(offset) = Offset::Leased(invisible_until_ms, attempt);
                 }
                 fits
             }
@@ -84,9 +84,9 @@ impl Naive {
                 }
                 fits
             }
-            ProgressRecord::Extended { offset, until_ms } => match *self.at(offset) {
+            ProgressRecord::Extended { offset, invisible_until_ms } => match *self.at(offset) {
                 Offset::Leased(_, attempt) => {
-                    *self.at(offset) = Offset::Leased(until_ms, attempt);
+                    *self.at(offset) = Offset::Leased(invisible_until_ms, attempt);
                     true
                 }
                 _ => false,
@@ -123,7 +123,9 @@ impl Naive {
         let mut events = Vec::new();
         for (offset, state) in (0..).zip(self.offsets) {
             assert_eq!(progress.is_finished(offset), state == Offset::Finished, "offset {offset}");
-            let lease = progress.lease(offset).map(|Lease { until_ms, attempt, .. }| (until_ms, attempt));
+            let lease = progress
+                .lease(offset)
+                .map(|Lease { invisible_until_ms, attempt, .. }| (invisible_until_ms, attempt));
             let waiting = progress
                 .waiting(offset)
                 .map(|ReturnedMessage { visible_ms, attempt, .. }| (visible_ms, attempt));
@@ -142,7 +144,7 @@ impl Naive {
         }
         let first =
             |leased| events.iter().filter(|event| event.2 == leased).map(|event| (event.0, event.1)).min();
-        let ending = progress.first_ending().map(|(offset, lease)| (lease.until_ms, offset));
+        let ending = progress.first_ending().map(|(offset, lease)| (lease.invisible_until_ms, offset));
         let due = progress.first_due().map(|(offset, waiting)| (waiting.visible_ms, offset));
         assert_eq!((ending, due), (first(true), first(false)));
         assert_eq!(progress.next_event_ms(), events.iter().map(|event| event.0).min());
@@ -157,12 +159,12 @@ impl Naive {
 fn any_record() -> impl Strategy<Value = ProgressRecord> {
     let offsets = (0..END, 0..END, 0..4_i64, 1..4_u32, 0..28_u8);
     offsets.prop_map(|(offset, other, ms, attempt, kind)| match kind {
-        0..=7 => ProgressRecord::Leased { offset, until_ms: ms, attempt },
+        0..=7 => ProgressRecord::Leased { offset, invisible_until_ms: ms, attempt },
         8..=13 => ProgressRecord::Finished { from: offset, to: offset + 1 },
         14 => ProgressRecord::Finished { from: offset, to: other },
         15..=17 => ProgressRecord::Returned { offset, visible_ms: ms, attempt },
         18 => ProgressRecord::DeadLetter { offset, dlq_offset: other },
-        19 | 20 => ProgressRecord::Extended { offset, until_ms: ms },
+        19 | 20 => ProgressRecord::Extended { offset, invisible_until_ms: ms },
         21 => ProgressRecord::Moved { to: offset },
         22 => ProgressRecord::TookOver { log_offset: offset },
         23..=25 => ProgressRecord::Reason { offset, reason: format!("reason {other}").into() },
@@ -209,8 +211,8 @@ proptest! {
         }
         let changes = progress.pop_takeover_records(&popped, place);
         prop_assert!(progress.check(&changes).is_ok(), "{changes:?}");
-        for (offset, (until_ms, attempt)) in popped.range(0..progress.committed()) {
-            *naive.at(*offset) = Offset::Leased(*until_ms, *attempt);
+        for (offset, (invisible_until_ms, attempt)) in popped.range(0..progress.committed()) {
+            *naive.at(*offset) = Offset::Leased(*invisible_until_ms, *attempt);
         }
         for change in &changes {
             progress.apply(change);
@@ -229,11 +231,11 @@ proptest! {
         let mut progress = Progress::between(committed, next).unwrap_or_default();
         for (kind, first, other) in records {
             let record = match kind {
-                0 => ProgressRecord::Leased { offset: first, until_ms: other, attempt: 1 },
+                0 => ProgressRecord::Leased { offset: first, invisible_until_ms: other, attempt: 1 },
                 1 => ProgressRecord::Finished { from: first, to: other },
                 2 => ProgressRecord::Returned { offset: first, visible_ms: other, attempt: 1 },
                 3 => ProgressRecord::DeadLetter { offset: first, dlq_offset: other },
-                4 => ProgressRecord::Extended { offset: first, until_ms: other },
+                4 => ProgressRecord::Extended { offset: first, invisible_until_ms: other },
                 5 => ProgressRecord::Moved { to: first },
                 6 => ProgressRecord::TookOver { log_offset: first },
                 7 => ProgressRecord::Reason { offset: first, reason: "late".into() },
@@ -251,10 +253,12 @@ proptest! {
 #[test]
 fn records_of_one_call_build_on_each_other() {
     let progress = Progress::default();
-    let lease = |offset| ProgressRecord::Leased { offset, until_ms: 5, attempt: 1 };
+    let lease = |offset| ProgressRecord::Leased { offset, invisible_until_ms: 5, attempt: 1 };
     assert!(progress.check(&[lease(0), lease(1), lease(2)]).is_ok());
     assert!(progress.check(&[lease(0), lease(2)]).is_err());
-    assert!(progress.check(&[lease(0), ProgressRecord::Extended { offset: 0, until_ms: 9 }]).is_ok());
+    assert!(
+        progress.check(&[lease(0), ProgressRecord::Extended { offset: 0, invisible_until_ms: 9 }]).is_ok()
+    );
     assert!(progress.check(&[ProgressRecord::Finished { from: 0, to: 7 }, lease(7)]).is_ok());
 }
 
@@ -262,7 +266,7 @@ fn records_of_one_call_build_on_each_other() {
 fn a_long_row_of_finished_offsets_takes_no_memory() {
     let mut progress = Progress::default();
     for offset in 0..10_000 {
-        progress.apply(&ProgressRecord::Leased { offset, until_ms: 5, attempt: 1 });
+        progress.apply(&ProgressRecord::Leased { offset, invisible_until_ms: 5, attempt: 1 });
         if offset > 0 {
             progress.apply(&ProgressRecord::Finished { from: offset, to: offset + 1 });
         }
@@ -278,7 +282,8 @@ fn a_long_row_of_finished_offsets_takes_no_memory() {
 fn leases_that_began_while_the_clock_was_ahead_begin_again() {
     const WEEKS_MS: i64 = 21 * 86_400_000;
     let mut progress = Progress::default();
-    let leased = |offset, until_ms| ProgressRecord::Leased { offset, until_ms, attempt: 1 };
+    let leased =
+        |offset, invisible_until_ms| ProgressRecord::Leased { offset, invisible_until_ms, attempt: 1 };
     let returned = |offset, visible_ms, attempt| ProgressRecord::Returned { offset, visible_ms, attempt };
     let begun_ms = WEEKS_MS + 1_000;
     for record in [
@@ -289,7 +294,7 @@ fn leases_that_began_while_the_clock_was_ahead_begin_again() {
         leased(2, begun_ms + 30_000),
         returned(2, begun_ms + 10_000, 1),
         leased(3, begun_ms + 5_000),
-        ProgressRecord::Extended { offset: 3, until_ms: begun_ms + 60_000 },
+        ProgressRecord::Extended { offset: 3, invisible_until_ms: begun_ms + 60_000 },
         // A message with a delay of its own, which counts by the clock.
         leased(4, WEEKS_MS * 2),
         returned(4, WEEKS_MS * 2, 0),
@@ -307,7 +312,8 @@ fn leases_that_began_while_the_clock_was_ahead_begin_again() {
         assert!(progress.is_ahead_of(5_000));
         progress.apply(&progress.clock_record(5_000).unwrap());
         assert!(!progress.is_ahead_of(5_000));
-        let ends: Vec<_> = progress.leases().map(|(offset, lease)| (offset, lease.until_ms)).collect();
+        let ends: Vec<_> =
+            progress.leases().map(|(offset, lease)| (offset, lease.invisible_until_ms)).collect();
         assert_eq!(ends, [(0, 31_000), (1, 35_000), (3, 65_000)]);
         let dues: Vec<_> =
             progress.all_waiting().map(|(offset, waiting)| (offset, waiting.visible_ms)).collect();
@@ -320,8 +326,8 @@ fn leases_that_began_while_the_clock_was_ahead_begin_again() {
 #[test]
 fn a_lease_of_an_unknown_start_keeps_its_end() {
     let mut progress = Progress::default();
-    progress.apply(&ProgressRecord::Leased { offset: 0, until_ms: 90_000_000, attempt: 1 });
+    progress.apply(&ProgressRecord::Leased { offset: 0, invisible_until_ms: 90_000_000, attempt: 1 });
     progress.apply(&ProgressRecord::Clock { now_ms: 50_000 });
     progress.apply(&ProgressRecord::Clock { now_ms: 5 });
-    assert_eq!(restored(&progress).lease(0).unwrap().until_ms, 90_000_000);
+    assert_eq!(restored(&progress).lease(0).unwrap().invisible_until_ms, 90_000_000);
 }

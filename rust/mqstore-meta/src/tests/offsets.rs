@@ -11,7 +11,7 @@ use crate::{MetaLog, OffsetChange, ProgressRecord, QueueCounts, read_log};
 use mqstore_base::store_files::CONFIG_LIMIT_BYTES;
 
 fn lease(offset: i64) -> ProgressRecord {
-    ProgressRecord::Leased { offset, until_ms: 30_000, attempt: 1 }
+    ProgressRecord::Leased { offset, invisible_until_ms: 30_000, attempt: 1 }
 }
 
 fn finished(from: i64, to: i64) -> ProgressRecord {

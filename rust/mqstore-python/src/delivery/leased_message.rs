@@ -133,7 +133,7 @@ impl LeasedMessage {
     /// The end of the lease, in epoch milliseconds; `extend` moves it.
     #[getter]
     fn invisible_until(&self) -> PyResult<i64> {
-        Ok(self.lease()?.expires_ms())
+        Ok(self.lease()?.invisible_until_ms())
     }
 
     /// Acknowledges the message: it is not delivered again. A second `ack` changes nothing.

@@ -197,7 +197,7 @@ impl NativeWorkQueue {
         let (core, shared, name) = (native.core()?, native.shared(), topic.to_str()?);
         let visibility_timeout = duration("visibility_timeout", visibility_timeout)?;
         let options = WorkQueueOptions {
-            invisible: visibility_timeout,
+            visibility_timeout,
             max_attempts: max_attempts.map(|most| count("max_attempts", most)).transpose()?,
             maxsize: count("maxsize", maxsize)?,
             on_damage,
@@ -243,7 +243,7 @@ impl NativeWorkQueue {
     /// The visibility timeout of a leased message, in seconds.
     #[getter]
     fn visibility_timeout(&self) -> PyResult<f64> {
-        Ok(self.queue()?.options().invisible.as_secs_f64())
+        Ok(self.queue()?.options().visibility_timeout.as_secs_f64())
     }
 
     /// The number of deliveries after which a message becomes a dead letter; None is without a limit.
@@ -580,7 +580,13 @@ impl NativeWorkQueue {
         let queue = self.queue()?;
         let leases = delivered(py, || queue.leases())?;
         let row = |lease: mqstore_delivery::LeaseInfo| {
-            (lease.topic.to_string(), lease.queue_id, lease.queue_offset, lease.attempt, lease.until_ms)
+            (
+                lease.topic.to_string(),
+                lease.queue_id,
+                lease.queue_offset,
+                lease.attempt,
+                lease.invisible_until_ms,
+            )
         };
         Ok(leases.into_iter().map(row).collect())
     }

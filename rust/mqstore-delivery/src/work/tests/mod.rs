@@ -63,7 +63,7 @@ fn a_message_is_somebodys_until_it_is_finished() {
     assert_eq!(queue.qsize().unwrap(), 3);
     let first = get(&queue).unwrap();
     assert_eq!((body(&first).as_str(), first.lease.attempt()), ("0", 1));
-    assert_eq!(first.lease.expires_ms(), crate::testing::BEGIN_MS + 30_000);
+    assert_eq!(first.lease.invisible_until_ms(), crate::testing::BEGIN_MS + 30_000);
     let second = get(&other).unwrap();
     assert_eq!(body(&second), "1");
     let counts = WorkQueueCounts { ready: 1, leased: 2, ..WorkQueueCounts::default() };
@@ -369,9 +369,9 @@ fn a_group_is_one_or_the_other_at_a_time() {
     ] {
         refused(broker.work_queue("jobs", "workers", other).map(drop));
     }
-    let quick = WorkQueueOptions { invisible: seconds(1), ..options() };
+    let quick = WorkQueueOptions { visibility_timeout: seconds(1), ..options() };
     let quick = broker.work_queue("jobs", "workers", quick).unwrap();
-    assert_eq!(quick.options().invisible, seconds(1));
+    assert_eq!(quick.options().visibility_timeout, seconds(1));
     for bad in ["", "a@b"] {
         refused(broker.work_queue("jobs", bad, options()).map(drop));
     }

@@ -43,7 +43,7 @@ struct Known {
     /// Earliest delivery, by the clock.
     from_ms: i64,
     /// End of the current lease.
-    until_ms: Option<i64>,
+    invisible_until_ms: Option<i64>,
 }
 
 fn now(world: &SimStore) -> i64 {
@@ -59,7 +59,7 @@ proptest! {
         let store = world.open();
         store.create_topic("jobs", 2, &[]).unwrap();
         let broker = Broker::new(&store).unwrap();
-        let options = WorkQueueOptions { max_attempts: Some(MOST), invisible: seconds(20), ..options() };
+        let options = WorkQueueOptions { max_attempts: Some(MOST), visibility_timeout: seconds(20), ..options() };
         let open = || broker.work_queue("jobs", "workers", options.clone()).unwrap();
         let mut queue = open();
         let mut known: BTreeMap<String, Known> = BTreeMap::new();
@@ -80,12 +80,12 @@ proptest! {
                         let one = known.get_mut(&body(&message)).unwrap();
                         prop_assert!(!one.acked, "{} was finished", body(&message));
                         prop_assert!(one.from_ms <= now(&world), "{} is early", body(&message));
-                        prop_assert!(one.until_ms.is_none_or(|until| until <= now(&world)), "two have it");
+                        prop_assert!(one.invisible_until_ms.is_none_or(|until| until <= now(&world)), "two have it");
                         one.attempts += 1;
                         prop_assert_eq!(message.lease.attempt(), one.attempts);
                         prop_assert!(one.attempts <= MOST);
-                        one.until_ms = Some(message.lease.expires_ms());
-                        prop_assert_eq!(message.lease.expires_ms(), now(&world) + 20_000);
+                        one.invisible_until_ms = Some(message.lease.invisible_until_ms());
+                        prop_assert_eq!(message.lease.invisible_until_ms(), now(&world) + 20_000);
                         held.retain(|old| body(old) != body(&message));
                         held.push(message);
                     }
@@ -95,7 +95,7 @@ proptest! {
                     let lease = held[which].lease.clone();
                     let one = known.get_mut(&name).unwrap();
                     // After its lease ended, the message may be a dead letter.
-                    let over = one.until_ms.is_none_or(|until| until <= now(&world));
+                    let over = one.invisible_until_ms.is_none_or(|until| until <= now(&world));
                     if !lease.is_held() {
                         prop_assert!(over);
                         let outcome = lease.ack(false);
@@ -112,10 +112,10 @@ proptest! {
                     match act {
                         Act::Nack(_, delay) => {
                             one.from_ms = now(&world) + delay as i64 * 1000;
-                            one.until_ms = None;
+                            one.invisible_until_ms = None;
                             held.remove(which);
                         }
-                        Act::Extend(_) => one.until_ms = Some(now(&world) + 25_000),
+                        Act::Extend(_) => one.invisible_until_ms = Some(now(&world) + 25_000),
                         _ => {
                             one.acked = true;
                             held.remove(which);

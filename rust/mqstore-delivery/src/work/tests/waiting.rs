@@ -40,7 +40,7 @@ fn a_put_wakes_one_who_waits() {
 fn what_becomes_due_wakes() {
     let real = DiskStore::new();
     let broker = real.broker();
-    let options = WorkQueueOptions { invisible: short(150), ..options() };
+    let options = WorkQueueOptions { visibility_timeout: short(150), ..options() };
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
     let begun = Instant::now();
     put_work(&queue, "a");

@@ -55,7 +55,7 @@ pub struct Consumer {
 pub(super) struct ConsumerState {
     pub(super) slots: Vec<AssignedQueue>,
     /// The slot at which the next poll starts.
-    turn: usize,
+    next_slot: usize,
     /// Messages that were read ahead for [`Consumer::next_once`].
     buffer: VecDeque<BufferedMessage>,
     ahead: usize,
@@ -202,7 +202,7 @@ impl Consumer {
     /// at the time for the next poll.
     pub(super) fn look(
         &self,
-        reach: ReadScope,
+        scope: ReadScope,
         patience: bool,
         waits: bool,
         read: impl FnOnce(&mut ConsumerState, &mut Vec<StoredRecord>) -> Result<Remaining, BrokerError>,
@@ -210,7 +210,7 @@ impl Consumer {
         let seen = self.signal.ring_count();
         let Some(mut state) = lock(&self.state, patience) else { return Ok(Look::NotAtHand) };
         self.check()?;
-        if !reach.is_at_hand() {
+        if !scope.is_at_hand() {
             self.refresh(&mut state)?;
         } else if !self.has_stable_assignment(&mut state)? {
             return Ok(Look::NotAtHand);
@@ -220,15 +220,15 @@ impl Consumer {
             state.clear_buffer();
         }
         let mut found = Vec::new();
-        let rest = read(&mut state, &mut found)?;
-        if found.is_empty() && rest != Remaining::Nothing && reach.is_at_hand() {
+        let remaining = read(&mut state, &mut found)?;
+        if found.is_empty() && remaining != Remaining::Nothing && scope.is_at_hand() {
             return Ok(Look::NotAtHand);
         }
-        if !found.is_empty() || rest != Remaining::Nothing || !waits {
+        if !found.is_empty() || remaining != Remaining::Nothing || !waits {
             return Ok(Look::Found(found));
         }
         for slot in &mut state.slots {
-            let may_arm = reach.reaches_end() || slot.is_armed();
+            let may_arm = scope.reaches_end() || slot.is_armed();
             if !may_arm || slot.arm(self.store(), &self.signal)? {
                 return Ok(Look::NotAtHand);
             }
@@ -241,11 +241,11 @@ impl Consumer {
         &self,
         state: &mut ConsumerState,
         found: &mut Vec<StoredRecord>,
-        reach: ReadScope,
+        scope: ReadScope,
     ) -> Result<Remaining, BrokerError> {
-        let rest = self.fill(state, reach)?;
+        let remaining = self.fill(state, scope)?;
         found.extend(self.take_ahead(state));
-        Ok(rest)
+        Ok(remaining)
     }
 
     /// Collects up to `max` messages to hand out. Returns what remains.
@@ -254,14 +254,14 @@ impl Consumer {
         state: &mut ConsumerState,
         max: usize,
         found: &mut Vec<StoredRecord>,
-        reach: ReadScope,
+        scope: ReadScope,
     ) -> Result<Remaining, BrokerError> {
         // Messages that iteration read ahead come first.
         while found.len() < max {
             let Some(record) = self.take_ahead(state) else { break };
             found.push(record);
         }
-        self.read(state, max, found, reach, |state, at, found, from| {
+        self.read(state, max, found, scope, |state, at, found, from| {
             // A queue with nothing handed out need not stay.
             if found.len() > from && !self.keeps(state, at) {
                 found.truncate(from);
@@ -272,11 +272,11 @@ impl Consumer {
     }
 
     /// Reads ahead if the buffer is empty. Returns what remains.
-    pub(super) fn fill(&self, state: &mut ConsumerState, reach: ReadScope) -> Result<Remaining, BrokerError> {
+    pub(super) fn fill(&self, state: &mut ConsumerState, scope: ReadScope) -> Result<Remaining, BrokerError> {
         if state.buffer.is_empty() {
             state.ahead = (state.ahead * 4).clamp(FIRST_AHEAD, MOST_AHEAD);
         }
-        self.read_ahead(state, state.ahead, reach)
+        self.read_ahead(state, state.ahead, scope)
     }
 
     /// Like [`Self::fill`], up to `max` messages.
@@ -284,12 +284,12 @@ impl Consumer {
         &self,
         state: &mut ConsumerState,
         max: usize,
-        reach: ReadScope,
+        scope: ReadScope,
     ) -> Result<Remaining, BrokerError> {
         if !state.buffer.is_empty() {
             return Ok(Remaining::GoesOn);
         }
-        self.read(state, max, &mut Vec::new(), reach, |state, at, found, from| {
+        self.read(state, max, &mut Vec::new(), scope, |state, at, found, from| {
             let Some(slot) = state.slots.get_mut(at) else { return };
             let records: Vec<_> = found.drain(from..).collect();
             if records.is_empty() {
@@ -339,10 +339,10 @@ impl Consumer {
         state: &mut ConsumerState,
         max: usize,
         found: &mut Vec<StoredRecord>,
-        reach: ReadScope,
+        scope: ReadScope,
         mut done: impl FnMut(&mut ConsumerState, usize, &mut Vec<StoredRecord>, usize),
     ) -> Result<Remaining, BrokerError> {
-        if reach.reaches_end() {
+        if scope.reaches_end() {
             self.store().catch_up()?;
         }
         let clock = self.store().clock();
@@ -354,9 +354,9 @@ impl Consumer {
                 if total >= max {
                     break;
                 }
-                let at = (state.turn + step) % count;
+                let at = (state.next_slot + step) % count;
                 let from = found.len();
-                let at_hand = if reach.is_at_hand() { self.is_at_hand(state, at, reach) } else { Ok(true) };
+                let at_hand = if scope.is_at_hand() { self.is_at_hand(state, at, scope) } else { Ok(true) };
                 if let Ok(false) = at_hand {
                     // The queue keeps its turn.
                     if total == 0 {
@@ -380,7 +380,7 @@ impl Consumer {
                 }
                 done(state, at, found, from);
             }
-            state.turn = (state.turn + 1).checked_rem(count).unwrap_or(0);
+            state.next_slot = (state.next_slot + 1).checked_rem(count).unwrap_or(0);
             goes_on |= !failures.is_empty();
             merge_queue_errors(&mut state.slots, failures, total > 0, |slot, error| {
                 self.note_failure(slot, error);
@@ -510,7 +510,7 @@ impl Consumer {
         self.store_start_offsets(&begun)?;
         state.slots.extend(begun);
         state.slots.sort_by(|a, b| a.queue.cmp(&b.queue));
-        state.turn = 0;
+        state.next_slot = 0;
         Ok(())
     }
 

@@ -26,9 +26,9 @@ impl Consumer {
         patience: bool,
         call: Option<Waker>,
     ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
-        let reach = self.reach_at_hand();
+        let scope = self.reach_at_hand();
         let waits = call.is_some() && max > 0;
-        self.look(reach, patience, waits, |state, found| self.collect(state, max, found, reach))?.or_call(
+        self.look(scope, patience, waits, |state, found| self.collect(state, max, found, scope))?.or_call(
             &self.signal,
             call,
             || Ok(Vec::new()),
@@ -41,8 +41,8 @@ impl Consumer {
         patience: bool,
         call: Option<Waker>,
     ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
-        let reach = self.reach_at_hand();
-        self.look(reach, patience, call.is_some(), |state, found| self.collect_next(state, found, reach))?
+        let scope = self.reach_at_hand();
+        self.look(scope, patience, call.is_some(), |state, found| self.collect_next(state, found, scope))?
             .or_call(&self.signal, call, || Ok(Vec::new()))
     }
 
@@ -113,10 +113,10 @@ impl Consumer {
         &self,
         state: &mut ConsumerState,
         at: usize,
-        reach: ReadScope,
+        scope: ReadScope,
     ) -> Result<bool, BrokerError> {
         let Some(slot) = state.slots.get_mut(at) else { return Ok(true) };
-        Ok(slot.is_at_hand(self.store(), self.options.filter.as_ref(), reach)?)
+        Ok(slot.is_at_hand(self.store(), self.options.filter.as_ref(), scope)?)
     }
 
     /// Whether its queues are up to date: none was added, and none moved to another consumer.

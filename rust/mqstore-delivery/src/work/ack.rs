@@ -23,7 +23,7 @@ enum LeaseStatus {
     Lost,
 }
 
-fn standing(progress: &Progress, lease: &Lease) -> LeaseStatus {
+fn lease_status(progress: &Progress, lease: &Lease) -> LeaseStatus {
     match progress.lease(lease.offset) {
         Some(now) if now.token == lease.token => LeaseStatus::Own,
         None if progress.is_finished(lease.offset) => LeaseStatus::Finished,
@@ -43,7 +43,7 @@ impl Lease {
 
     /// Whether the caller still has the message; false once it is finished.
     pub fn is_held(&self) -> bool {
-        standing(&self.place.progress.lock(), self) == LeaseStatus::Own
+        lease_status(&self.place.progress.lock(), self) == LeaseStatus::Own
     }
 
     /// Acknowledges the message: it is never delivered again. Durable within the store's interval for metadata or,
@@ -92,12 +92,12 @@ impl Lease {
         changes: impl IntoIterator<Item = ProgressRecord>,
     ) -> Result<(LeaseStatus, MetaPosition), BrokerError> {
         let changed = self.core.meta().change_progress(&self.place.progress, |progress, records| {
-            let standing = standing(progress, self);
-            if standing == LeaseStatus::Own {
+            let status = lease_status(progress, self);
+            if status == LeaseStatus::Own {
                 records.extend(self.core.clock_record(progress));
                 records.extend(changes);
             }
-            standing
+            status
         })?;
         Ok(changed)
     }
@@ -107,8 +107,8 @@ impl WorkQueueInner {
     /// See [`Lease::ack`].
     fn ack(&self, lease: &Lease, durable: bool) -> Result<(), BrokerError> {
         let finished = ProgressRecord::Finished { from: lease.offset, to: lease.offset.saturating_add(1) };
-        let (standing, place) = lease.change([finished])?;
-        if standing == LeaseStatus::Lost {
+        let (status, place) = lease.change([finished])?;
+        if status == LeaseStatus::Lost {
             return Err(lease.lost());
         }
         lease.set_settled();
@@ -126,8 +126,8 @@ impl WorkQueueInner {
         if lease.is_last() {
             let dlq_offset = self.dead_letters_end()?;
             let intent = ProgressRecord::DeadLetter { offset, dlq_offset };
-            let (standing, _) = lease.change(reason.into_iter().chain([intent]))?;
-            return match standing {
+            let (status, _) = lease.change(reason.into_iter().chain([intent]))?;
+            return match status {
                 LeaseStatus::Own => {
                     lease.set_settled();
                     self.move_to_dead_letters(&vec![(Arc::clone(&lease.place), lease.offset)], false)
@@ -147,8 +147,8 @@ impl WorkQueueInner {
         };
         let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
         let returned = ProgressRecord::Returned { offset, visible_ms, attempt: lease.attempt };
-        let (standing, _) = lease.change(reason.into_iter().chain([returned]))?;
-        if standing != LeaseStatus::Own {
+        let (status, _) = lease.change(reason.into_iter().chain([returned]))?;
+        if status != LeaseStatus::Own {
             return Err(lease.lost());
         }
         lease.set_settled();
@@ -164,8 +164,8 @@ impl WorkQueueInner {
         check_visibility_timeout(time)?;
         let invisible_until_ms = self.store().clock().now_ms().saturating_add(millis(time));
         let extended = ProgressRecord::Extended { offset: lease.offset, invisible_until_ms };
-        let (standing, _) = lease.change([extended])?;
-        if standing != LeaseStatus::Own {
+        let (status, _) = lease.change([extended])?;
+        if status != LeaseStatus::Own {
             return Err(lease.lost());
         }
         lease.set_invisible_until(invisible_until_ms);

@@ -123,7 +123,7 @@ impl WorkQueueInner {
             }
         }
         self.meta().sync(self.meta().place())?;
-        for signal in [&self.ready, &self.room, &self.done] {
+        for signal in [&self.ready, &self.space, &self.done] {
             signal.ring();
         }
         Ok(purged)

@@ -73,7 +73,7 @@ impl WorkQueueInner {
     /// Returns the dead letters that are due for another try.
     pub(super) fn retryable_dead_letters(&self, state: &mut WorkQueueState) -> ExhaustedOffsets {
         if self.has_retryable_dead_letters(state) {
-            std::mem::take(&mut state.unburied)
+            std::mem::take(&mut state.unmoved)
         } else {
             ExhaustedOffsets::new()
         }
@@ -81,14 +81,14 @@ impl WorkQueueInner {
 
     /// Whether there are any.
     pub(super) fn has_retryable_dead_letters(&self, state: &WorkQueueState) -> bool {
-        let waited = self.store().clock().monotonic().saturating_sub(state.tried);
-        !state.unburied.is_empty() && waited >= AGAIN
+        let waited = self.store().clock().monotonic().saturating_sub(state.last_failure);
+        !state.unmoved.is_empty() && waited >= AGAIN
     }
 
     /// Moves messages whose intents are logged. Errors are noted, and the move is retried later.
-    pub(super) fn move_or_retry_later(&self, fresh: ExhaustedOffsets, again: ExhaustedOffsets) {
-        for (spent, tried) in [(fresh, false), (again, true)] {
-            if let Err(error) = self.move_to_dead_letters(&spent, tried) {
+    pub(super) fn move_or_retry_later(&self, fresh: ExhaustedOffsets, retryable: ExhaustedOffsets) {
+        for (exhausted, tried) in [(fresh, false), (retryable, true)] {
+            if let Err(error) = self.move_to_dead_letters(&exhausted, tried) {
                 self.note(format!(
                     "{}: cannot move dead letters yet ({error}); mqstore retries",
                     self.name()
@@ -101,26 +101,26 @@ impl WorkQueueInner {
     /// With `tried`, copies may exist already.
     pub(super) fn move_to_dead_letters(
         &self,
-        spent: &ExhaustedOffsets,
+        exhausted: &ExhaustedOffsets,
         tried: bool,
     ) -> Result<(), BrokerError> {
-        if spent.is_empty() {
+        if exhausted.is_empty() {
             return Ok(());
         }
-        self.try_move_to_dead_letters(spent, tried).inspect_err(|_| {
+        self.try_move_to_dead_letters(exhausted, tried).inspect_err(|_| {
             let mut state = self.state.lock();
-            state.tried = self.store().clock().monotonic();
-            state.unburied.extend(spent.iter().cloned());
+            state.last_failure = self.store().clock().monotonic();
+            state.unmoved.extend(exhausted.iter().cloned());
         })
     }
 
-    fn try_move_to_dead_letters(&self, spent: &ExhaustedOffsets, tried: bool) -> Result<(), BrokerError> {
+    fn try_move_to_dead_letters(&self, exhausted: &ExhaustedOffsets, tried: bool) -> Result<(), BrokerError> {
         if self.store().queue_ids(self.dead_letter_topic())?.is_empty() {
             self.store().create_topic(self.dead_letter_topic(), 1, &[])?;
         }
         // A copy must not be durable before its intent.
         self.meta().sync(self.meta().place())?;
-        for some in spent.chunks(TOGETHER) {
+        for some in exhausted.chunks(TOGETHER) {
             let mut letters = self.letters(some)?;
             if tried {
                 letters = self.without_copies(letters)?;
@@ -138,9 +138,9 @@ impl WorkQueueInner {
     }
 
     /// Reads the messages that are still being moved and can be read.
-    fn letters(&self, spent: &[(Arc<QueuePlace>, i64)]) -> Result<Vec<DeadLetter>, BrokerError> {
-        let (mut letters, mut lost) = (Vec::with_capacity(spent.len()), Vec::new());
-        for (place, offset) in spent {
+    fn letters(&self, exhausted: &[(Arc<QueuePlace>, i64)]) -> Result<Vec<DeadLetter>, BrokerError> {
+        let (mut letters, mut lost) = (Vec::with_capacity(exhausted.len()), Vec::new());
+        for (place, offset) in exhausted {
             let reason = {
                 let progress = place.progress.lock();
                 if !progress.dead_letters().any(|(on_its_way, _)| on_its_way == *offset) {
@@ -238,7 +238,7 @@ impl WorkQueueInner {
             .map(|(view, _)| MessageOrigin {
                 sys_flag: view.sys_flag,
                 born_host: view.born_host,
-                // In a retry topic, the earlier deliveries are already part of the attempts, and may already reach
+                // In a retry topic, the earlier deliveries are already part of the attempts, and may already scope
                 // the limit.
                 reconsume_times: if view.topic.starts_with(RETRY_TOPIC_PREFIX) {
                     most.max(view.reconsume_times.saturating_add(1))

@@ -24,7 +24,7 @@ pub(super) struct GetRequest {
     pub(super) visibility_timeout: Duration,
     /// The generation of the handle.
     pub(super) generation: u64,
-    pub(super) reach: ReadScope,
+    pub(super) scope: ReadScope,
     /// Whether to wait for the lock if another thread uses this queue.
     pub(super) patience: bool,
     /// Whether the caller waits if there is nothing.
@@ -40,7 +40,7 @@ impl WorkQueueInner {
     ) -> Result<Look<Vec<LeasedMessage>>, BrokerError> {
         let seen = self.ready.ring_count();
         let Some((messages, has_more)) = self.lease_messages(request)? else { return Ok(Look::NotAtHand) };
-        if messages.is_empty() && has_more && request.reach.is_at_hand() {
+        if messages.is_empty() && has_more && request.scope.is_at_hand() {
             return Ok(Look::NotAtHand);
         }
         if !messages.is_empty() || has_more || request.count == 0 {
@@ -50,7 +50,7 @@ impl WorkQueueInner {
             return Ok(Look::Wait { seen, longest: None });
         }
         let Some(state) = lock(&self.state, request.patience) else { return Ok(Look::NotAtHand) };
-        self.arm(state, seen, request.reach)
+        self.arm(state, seen, request.scope)
     }
 
     /// Leases up to `count` messages. The flag says whether another poll may find messages for which this one had no
@@ -59,44 +59,44 @@ impl WorkQueueInner {
         self: &Arc<Self>,
         request: &GetRequest,
     ) -> Result<Option<(Vec<LeasedMessage>, bool)>, BrokerError> {
-        let GetRequest { count, visibility_timeout, generation, reach, patience, .. } = *request;
-        if reach.reaches_end() {
+        let GetRequest { count, visibility_timeout, generation, scope, patience, .. } = *request;
+        if scope.reaches_end() {
             self.store().catch_up()?;
         }
-        let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), ExhaustedOffsets::new());
-        let (rest, again) = {
+        let (mut picked, mut exhausted) = (Vec::with_capacity(count.min(64)), ExhaustedOffsets::new());
+        let (remaining, retryable) = {
             let Some(mut state) = lock(&self.state, patience) else { return Ok(None) };
             if self.is_shut_down_immediately(generation) {
                 return Err(self.shut_down_error());
             }
             self.look_for_queues(&mut state)?;
-            let wish = self.lease_request(count, visibility_timeout, reach);
-            let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent);
-            let again = if reach.is_at_hand() {
+            let lease_request = self.lease_request(count, visibility_timeout, scope);
+            let remaining = Self::pick(&mut state, &lease_request, &mut picked, &mut exhausted);
+            let retryable = if scope.is_at_hand() {
                 let is_at_hand =
-                    matches!(rest, Ok(Remaining::Nothing)) && !self.has_dead_letters_to_move(&state);
+                    matches!(remaining, Ok(Remaining::Nothing)) && !self.has_dead_letters_to_move(&state);
                 if picked.is_empty() && !is_at_hand {
-                    return rest.map(|_| None);
+                    return remaining.map(|_| None);
                 }
                 // Moving them takes syncs.
                 ExhaustedOffsets::new()
             } else {
                 self.retryable_dead_letters(&mut state)
             };
-            self.wake_next(&state, &picked, count, matches!(rest, Ok(Remaining::GoesOn)));
-            (rest, again)
+            self.wake_next(&state, &picked, count, matches!(remaining, Ok(Remaining::GoesOn)));
+            (remaining, retryable)
         };
         // The caller owns the leased messages, whatever happens to others. And messages whose end is logged become
         // dead letters, whatever the result of this poll.
-        self.move_or_retry_later(spent, again);
-        let goes_on = rest? == Remaining::GoesOn;
+        self.move_or_retry_later(exhausted, retryable);
+        let goes_on = remaining? == Remaining::GoesOn;
         if !picked.is_empty() {
-            self.room.ring();
+            self.space.ring();
         }
         let (messages, is_one_lost) = self.load_records(picked)?;
         let has_more = goes_on || is_one_lost;
         if messages.is_empty() && !has_more && self.is_shut_down(generation) {
-            if !reach.reaches_end() && !patience {
+            if !scope.reaches_end() && !patience {
                 return Ok(None);
             }
             if self.is_empty_for_good()? {
@@ -124,17 +124,17 @@ impl WorkQueueInner {
         }
     }
 
-    /// Leases up to `wish.count` messages from one queue after the other. Returns what remains, or that nothing was
+    /// Leases up to `request.count` messages from one queue after the other. Returns what remains, or that nothing was
     /// taken because something is not in memory. A queue that fails does not block the others; see
     /// [`merge_queue_errors`].
     pub(super) fn pick(
         state: &mut WorkQueueState,
-        wish: &LeaseRequest<'_>,
+        request: &LeaseRequest<'_>,
         picked: &mut Vec<LeasedRecord>,
-        spent: &mut ExhaustedOffsets,
+        exhausted: &mut ExhaustedOffsets,
     ) -> Result<Remaining, BrokerError> {
-        let (count, sources) = (wish.count, state.sources.len());
-        let mut rest = Remaining::Nothing;
+        let (count, sources) = (request.count, state.sources.len());
+        let mut remaining = Remaining::Nothing;
         let (mut failures, mut unprepared) = (Vec::new(), false);
         // First an equal share of each queue, then the rest.
         for share in [count.div_ceil(sources.max(1)), count] {
@@ -143,16 +143,16 @@ impl WorkQueueInner {
                 if left == 0 {
                     break;
                 }
-                let at = (state.turn + step) % sources;
-                let wish = LeaseRequest { count: share.min(left), ..*wish };
+                let at = (state.next_source + step) % sources;
+                let request = LeaseRequest { count: share.min(left), ..*request };
                 if let Some(source) = state.sources.get_mut(at) {
-                    match source.take(&wish, picked, spent) {
+                    match source.take(&request, picked, exhausted) {
                         // A thread has already tried to read it.
                         Ok(Remaining::NotAtHand) if picked.is_empty() && source.failing => unprepared = true,
                         Ok(Remaining::NotAtHand) if picked.is_empty() => return Ok(Remaining::NotAtHand),
                         Ok(Remaining::Nothing) => source.failing = false,
                         // The caller owns the leased messages; the next poll finds the rest.
-                        Ok(_) => rest = Remaining::GoesOn,
+                        Ok(_) => remaining = Remaining::GoesOn,
                         Err(error) => failures.push((at, error)),
                     }
                 }
@@ -162,23 +162,23 @@ impl WorkQueueInner {
             }
         }
         if !failures.is_empty() {
-            rest = Remaining::GoesOn;
+            remaining = Remaining::GoesOn;
         }
         merge_queue_errors(&mut state.sources, failures, !picked.is_empty(), |source, error| {
-            source.note_failure(wish.core, error);
+            source.note_failure(request.core, error);
         })?;
         if unprepared && picked.is_empty() {
             return Ok(Remaining::NotAtHand);
         }
-        state.turn = (state.turn + 1).checked_rem(sources).unwrap_or(0);
-        Ok(rest)
+        state.next_source = (state.next_source + 1).checked_rem(sources).unwrap_or(0);
+        Ok(remaining)
     }
 
     pub(super) fn lease_request(
         &self,
         count: usize,
         visibility_timeout: Duration,
-        reach: ReadScope,
+        scope: ReadScope,
     ) -> LeaseRequest<'_> {
         let now_ms = self.store().clock().now_ms();
         LeaseRequest {
@@ -187,24 +187,24 @@ impl WorkQueueInner {
             invisible_until_ms: now_ms.saturating_add(millis(visibility_timeout)),
             max_attempts: self.options.max_attempts,
             core: self,
-            reach,
+            scope,
         }
     }
 
     /// Turns messages that used up their attempts and whose last lease ended into dead letters. A waiting `join`
     /// needs this while no worker gets messages.
     pub(super) fn sweep(&self) -> Result<(), BrokerError> {
-        let mut spent = ExhaustedOffsets::new();
-        let (swept, again) = {
+        let mut exhausted = ExhaustedOffsets::new();
+        let (swept, retryable) = {
             let mut state = self.state.lock();
-            let wish = self.lease_request(0, Duration::ZERO, ReadScope::Anywhere);
+            let request = self.lease_request(0, Duration::ZERO, ReadScope::Anywhere);
             let mut swept = Ok(());
             for source in &mut state.sources {
-                swept = swept.and(source.take_due(&wish, 0, &mut Vec::new(), &mut spent).map(drop));
+                swept = swept.and(source.take_due(&request, 0, &mut Vec::new(), &mut exhausted).map(drop));
             }
             (swept, self.retryable_dead_letters(&mut state))
         };
-        self.move_or_retry_later(spent, again);
+        self.move_or_retry_later(exhausted, retryable);
         swept
     }
 
@@ -214,10 +214,10 @@ impl WorkQueueInner {
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WorkQueueState>,
         seen: u64,
-        reach: ReadScope,
+        scope: ReadScope,
     ) -> Result<Look<T>, BrokerError> {
         for source in &mut state.sources {
-            let may_arm = reach.reaches_end() || source.is_armed();
+            let may_arm = scope.reaches_end() || source.is_armed();
             if !may_arm || source.arm(self)? {
                 return Ok(Look::NotAtHand);
             }

@@ -29,7 +29,7 @@ pub(crate) struct WorkQueueInner {
     /// Rings when there may be a message to get.
     pub(super) ready: Arc<Signal>,
     /// Rings when a message was taken, which frees space.
-    pub(super) room: Arc<Signal>,
+    pub(super) space: Arc<Signal>,
     /// Rings when a message was finished.
     pub(super) done: Arc<Signal>,
     /// Each handle has the generation of its creation. Handles up to this generation are shut down.
@@ -46,7 +46,7 @@ pub(crate) struct WorkQueueInner {
 pub(super) struct WorkQueueState {
     pub(super) sources: Vec<WorkSource>,
     /// The source at which the next poll starts.
-    pub(super) turn: usize,
+    pub(super) next_source: usize,
     /// Time of the last search for new queues; monotonic.
     pub(super) looked: Option<Duration>,
     /// Removals of topics and groups that are taken into account.
@@ -54,9 +54,9 @@ pub(super) struct WorkQueueState {
     /// The floors that the messages in memory respect.
     floors: Option<FloorWatch>,
     /// Dead letters whose copy failed.
-    pub(super) unburied: ExhaustedOffsets,
+    pub(super) unmoved: ExhaustedOffsets,
     /// Time of the last failure; monotonic.
-    pub(super) tried: Duration,
+    pub(super) last_failure: Duration,
     /// The generation of new handles; the first is 1.
     generation: u64,
 }
@@ -91,7 +91,7 @@ impl WorkQueueInner {
             options,
             state: Mutex::new(WorkQueueState { generation: 1, ..WorkQueueState::default() }),
             ready: Arc::default(),
-            room: Arc::default(),
+            space: Arc::default(),
             done: Arc::default(),
             shut: 0.into(),
             shut_at_once: 0.into(),
@@ -177,7 +177,7 @@ impl WorkQueueInner {
             }
             state.generation += 1;
         }
-        for signal in [&self.ready, &self.room, &self.done] {
+        for signal in [&self.ready, &self.space, &self.done] {
             signal.ring();
         }
     }
@@ -201,8 +201,8 @@ impl WorkQueueInner {
         if state.removals != removals {
             state.removals = removals;
             state.sources.retain(|source| !source.place.progress.is_removed());
-            state.unburied.retain(|(place, _)| !place.progress.is_removed());
-            state.turn = 0;
+            state.unmoved.retain(|(place, _)| !place.progress.is_removed());
+            state.next_source = 0;
             state.looked = None;
         }
         if !state.floors.as_ref().is_some_and(|floors| floors.is_current_in(self.store())) {

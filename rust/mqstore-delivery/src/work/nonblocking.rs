@@ -46,8 +46,8 @@ impl WorkQueue {
         call: Option<Waker>,
     ) -> Result<TryResult<Vec<LeasedMessage>>, BrokerError> {
         self.check()?;
-        let reach = ReadScope::AtHand { near: self.core.store().nonblocking().is_caught_up() };
-        let request = GetRequest { patience, waits: call.is_some(), ..self.get_request(count, reach) };
+        let scope = ReadScope::AtHand { near: self.core.store().nonblocking().is_caught_up() };
+        let request = GetRequest { patience, waits: call.is_some(), ..self.get_request(count, scope) };
         self.core.get(&request)?.or_call(&self.core.ready, call, || Ok(Vec::new()))
     }
 
@@ -77,15 +77,15 @@ impl WorkQueue {
                 let appended = if appends { self.core.append_without_io(messages, &delayed)? } else { None };
                 Ok(Look::Found(appended.map_or_else(|| TryPut::Reserved(reservation, delayed), TryPut::Done)))
             })?;
-        put.or_call(&self.core.room, call, || Err(self.full()))
+        put.or_call(&self.core.space, call, || Err(self.full()))
     }
 
     /// Polls whether every message is finished or a dead letter, as for [`Self::join`]. If not, registers `call`,
     /// which is called at the time for the next poll.
     pub fn try_join(&self, patience: bool, call: Option<Waker>) -> Result<TryResult<bool>, BrokerError> {
         self.check()?;
-        let reach = ReadScope::AtHand { near: self.core.store().nonblocking().is_caught_up() };
-        self.look_for_end(reach, patience)?.and_then(|()| Ok(Look::Found(true)))?.or_call(
+        let scope = ReadScope::AtHand { near: self.core.store().nonblocking().is_caught_up() };
+        self.look_for_end(scope, patience)?.and_then(|()| Ok(Look::Found(true)))?.or_call(
             &self.core.done,
             call,
             || Ok(false),
@@ -118,15 +118,15 @@ impl WorkQueueInner {
 
     fn prepare(self: &Arc<Self>, count: usize, visibility_timeout: Duration) -> Result<(), BrokerError> {
         self.store().catch_up()?;
-        let mut spent = ExhaustedOffsets::new();
-        let (prepared, again) = {
+        let mut exhausted = ExhaustedOffsets::new();
+        let (prepared, retryable) = {
             let mut state = self.state.lock();
             self.look_for_queues(&mut state)?;
-            let wish = self.lease_request(count, visibility_timeout, ReadScope::Anywhere);
-            let prepared = self.prefetch_each(&mut state.sources, &wish, &mut spent);
+            let request = self.lease_request(count, visibility_timeout, ReadScope::Anywhere);
+            let prepared = self.prefetch_each(&mut state.sources, &request, &mut exhausted);
             (prepared, self.retryable_dead_letters(&mut state))
         };
-        self.move_or_retry_later(spent, again);
+        self.move_or_retry_later(exhausted, retryable);
         prepared
     }
 
@@ -134,12 +134,12 @@ impl WorkQueueInner {
     fn prefetch_each(
         self: &Arc<Self>,
         sources: &mut [WorkSource],
-        wish: &LeaseRequest<'_>,
-        spent: &mut ExhaustedOffsets,
+        request: &LeaseRequest<'_>,
+        exhausted: &mut ExhaustedOffsets,
     ) -> Result<(), BrokerError> {
         let mut failures = Vec::new();
         for (at, source) in sources.iter_mut().enumerate() {
-            match source.prepare(self, wish, spent) {
+            match source.prepare(self, request, exhausted) {
                 Ok(()) => source.failing = false,
                 Err(error) => failures.push((at, error)),
             }
@@ -169,8 +169,8 @@ impl WorkQueueInner {
         let known = state.sources.len();
         let mut failed = self.store().is_closed() || self.look_for_queues(&mut state).is_err();
         let is_due = self.next_event(&state).is_some_and(|left| left.is_zero());
-        let to_bury = self.has_dead_letters_to_move(&state);
-        let mut is_done = to_bury;
+        let has_dead_letters = self.has_dead_letters_to_move(&state);
+        let mut is_done = has_dead_letters;
         if self.done.is_waited_for() && self.store().nonblocking().is_caught_up() {
             match self.counts(&state) {
                 Ok(counts) => {
@@ -182,16 +182,16 @@ impl WorkQueueInner {
             }
         }
         // Deletions and moves of the group ring no signal.
-        let mut has_room = false;
-        if self.room.is_waited_for() && self.store().nonblocking().is_caught_up() {
+        let mut has_space = false;
+        if self.space.is_waited_for() && self.store().nonblocking().is_caught_up() {
             match self.taken(&state) {
-                Ok(taken) => has_room = taken < self.options.maxsize,
+                Ok(taken) => has_space = taken < self.options.maxsize,
                 Err(_) => failed = true,
             }
         }
-        let may_get = is_due || to_bury || state.sources.len() > known;
+        let may_get = is_due || has_dead_letters || state.sources.len() > known;
         drop(state);
-        for (signal, rings) in [(&self.ready, may_get), (&self.done, is_done), (&self.room, has_room)] {
+        for (signal, rings) in [(&self.ready, may_get), (&self.done, is_done), (&self.space, has_space)] {
             if rings || failed {
                 signal.ring();
             }

@@ -76,7 +76,7 @@ impl WorkQueueInner {
         generation: u64,
         patience: bool,
     ) -> Result<Look<(PutReservation, DelayedProperties)>, BrokerError> {
-        let seen = self.room.ring_count();
+        let seen = self.space.ring_count();
         if self.is_shut_down(generation) {
             return Err(self.shut_down_error());
         }
@@ -220,7 +220,7 @@ impl WorkQueueInner {
         if self.options.maxsize > 0 {
             // Without the lock: the drop must not wait for a poll that reads from a disk.
             self.reserved.fetch_sub(count, Ordering::AcqRel);
-            self.room.ring();
+            self.space.ring();
         }
     }
 }

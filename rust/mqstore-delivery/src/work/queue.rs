@@ -44,15 +44,15 @@ pub struct WorkQueue {
 struct ThreadLeases {
     leases: VecDeque<Lease>,
     /// Number of leases at which those that ended are removed.
-    room: usize,
+    cleanup_at: usize,
 }
 
 impl ThreadLeases {
     fn push(&mut self, lease: Lease) {
-        if self.leases.len() >= self.room {
+        if self.leases.len() >= self.cleanup_at {
             self.leases.retain(Lease::is_held);
             // The limit doubles, so that the cleanup costs no more than the calls before it.
-            self.room = KEPT.max(2 * self.leases.len());
+            self.cleanup_at = KEPT.max(2 * self.leases.len());
         }
         self.leases.push_back(lease);
     }
@@ -135,7 +135,7 @@ impl WorkQueue {
         messages: &[NewWork<'_>],
         wait: Duration,
     ) -> Result<Option<Vec<Appended>>, BrokerError> {
-        block_on(&self.core.room, wait, || self.try_put_now(messages, wait))
+        block_on(&self.core.space, wait, || self.try_put_now(messages, wait))
     }
 
     /// Polls once for space for `messages`, and appends them if there is space.
@@ -144,7 +144,7 @@ impl WorkQueue {
         messages: &[NewWork<'_>],
         wait: Duration,
     ) -> Result<Look<Vec<Appended>>, BrokerError> {
-        let seen = self.core.room.ring_count();
+        let seen = self.core.space.ring_count();
         self.check()?;
         self.core.reserve(messages, self.generation, true)?.and_then(|(reservation, delayed)| {
             let appended = self.core.append(messages, &delayed);
@@ -174,7 +174,7 @@ impl WorkQueue {
         let Some(unique_key) = message.unique_key.filter(|key| !key.is_empty()) else {
             return Err(invalid("dedup_id", "the text is empty").into());
         };
-        block_on(&self.core.room, wait, || {
+        block_on(&self.core.space, wait, || {
             self.check()?;
             if self.core.is_shut_down(self.generation) {
                 return Err(self.core.shut_down_error());
@@ -241,12 +241,12 @@ impl WorkQueue {
     }
 
     /// Returns the request of this handle for a caller that may wait for locks but not for messages.
-    pub(super) fn get_request(&self, count: usize, reach: ReadScope) -> GetRequest {
+    pub(super) fn get_request(&self, count: usize, scope: ReadScope) -> GetRequest {
         GetRequest {
             count,
             visibility_timeout: self.visibility_timeout,
             generation: self.generation,
-            reach,
+            scope,
             patience: true,
             waits: false,
         }
@@ -352,17 +352,17 @@ impl WorkQueue {
     }
 
     /// Polls whether [`Self::join`] is over.
-    pub(super) fn look_for_end(&self, reach: ReadScope, patience: bool) -> Result<Look<()>, BrokerError> {
+    pub(super) fn look_for_end(&self, scope: ReadScope, patience: bool) -> Result<Look<()>, BrokerError> {
         let core = &self.core;
         let seen = core.done.ring_count();
-        if !reach.is_at_hand() {
+        if !scope.is_at_hand() {
             core.sweep()?;
-        } else if !patience && !reach.reaches_end() {
+        } else if !patience && !scope.reaches_end() {
             return Ok(Look::NotAtHand);
         }
         let Some(mut state) = lock(&core.state, patience) else { return Ok(Look::NotAtHand) };
         core.look_for_queues(&mut state)?;
-        if reach.is_at_hand() && core.has_dead_letters_to_move(&state) {
+        if scope.is_at_hand() && core.has_dead_letters_to_move(&state) {
             return Ok(Look::NotAtHand);
         }
         if self.is_drained(core.counts(&state)?) {
@@ -376,12 +376,12 @@ impl WorkQueue {
     /// Whether there is nothing left to wait for.
     fn is_drained(&self, counts: WorkQueueCounts) -> bool {
         let held = counts.leased + counts.dying;
-        let rest = if self.core.is_shut_down_immediately(self.generation) {
+        let open = if self.core.is_shut_down_immediately(self.generation) {
             0
         } else {
             counts.ready + counts.delayed
         };
-        held + rest == 0
+        held + remaining == 0
     }
 
     /// Returns the number of messages in each state.
@@ -434,7 +434,7 @@ impl WorkQueue {
     pub fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.got.lock().clear();
-            for signal in [&self.core.ready, &self.core.room, &self.core.done] {
+            for signal in [&self.core.ready, &self.core.space, &self.core.done] {
                 signal.ring();
             }
         }

@@ -42,7 +42,7 @@ pub(super) struct LeaseRequest<'a> {
     pub(super) invisible_until_ms: i64,
     pub(super) max_attempts: Option<u32>,
     pub(super) core: &'a WorkQueueInner,
-    pub(super) reach: ReadScope,
+    pub(super) scope: ReadScope,
 }
 
 impl WorkSource {
@@ -58,95 +58,99 @@ impl WorkSource {
         }
     }
 
-    /// Leases up to `wish.count` messages, alternating between messages that are due again and new ones. Returns what
+    /// Leases up to `request.count` messages, alternating between messages that are due again and new ones. Returns what
     /// remains of the new messages, or that the next message in turn is not in memory.
     pub(super) fn take(
         &mut self,
-        wish: &LeaseRequest<'_>,
+        request: &LeaseRequest<'_>,
         picked: &mut Vec<LeasedRecord>,
-        spent: &mut ExhaustedOffsets,
+        exhausted: &mut ExhaustedOffsets,
     ) -> Result<Remaining, BrokerError> {
         let before = picked.len();
-        if wish.count == 1 {
+        if request.count == 1 {
             let due_first = self.due_first;
-            if due_first && !self.take_due(wish, 1, picked, spent)? {
+            if due_first && !self.take_due(request, 1, picked, exhausted)? {
                 return Ok(Remaining::NotAtHand);
             }
-            let mut rest = Remaining::Nothing;
+            let mut remaining = Remaining::Nothing;
             if picked.len() == before {
-                rest = self.lease_new(wish, 1, picked)?;
+                remaining = self.lease_new(request, 1, picked)?;
             }
             if picked.len() == before
-                && rest != Remaining::NotAtHand
-                && !self.take_due(wish, 1, picked, spent)?
+                && remaining != Remaining::NotAtHand
+                && !self.take_due(request, 1, picked, exhausted)?
             {
-                rest = Remaining::NotAtHand;
+                remaining = Remaining::NotAtHand;
             }
             // A message that is not in memory keeps its turn.
-            if rest != Remaining::NotAtHand {
+            if remaining != Remaining::NotAtHand {
                 self.due_first = !due_first;
             }
-            return Ok(rest);
+            return Ok(remaining);
         }
-        let all = before + wish.count;
-        if !self.take_due(wish, wish.count.div_ceil(2), picked, spent)? {
+        let all = before + request.count;
+        if !self.take_due(request, request.count.div_ceil(2), picked, exhausted)? {
             return Ok(Remaining::NotAtHand);
         }
-        let rest = self.lease_new(wish, all - picked.len(), picked)?;
-        if !self.take_due(wish, all - picked.len(), picked, spent)? {
+        let remaining = self.lease_new(request, all - picked.len(), picked)?;
+        if !self.take_due(request, all - picked.len(), picked, exhausted)? {
             return Ok(Remaining::NotAtHand);
         }
-        Ok(rest)
+        Ok(remaining)
     }
 
     /// Leases up to `count` messages that are due again or whose lease has ended. Messages before them that used up
     /// their attempts become dead letters. Returns whether all of these messages were in memory.
     pub(super) fn take_due(
         &mut self,
-        wish: &LeaseRequest<'_>,
+        request: &LeaseRequest<'_>,
         count: usize,
         picked: &mut Vec<LeasedRecord>,
-        spent: &mut ExhaustedOffsets,
+        exhausted: &mut ExhaustedOffsets,
     ) -> Result<bool, BrokerError> {
         let wanted = picked.len() + count;
-        self.follow_clock(wish.core)?;
+        self.follow_clock(request.core)?;
         loop {
-            let Some((offset, attempts)) = due(&self.place.progress.lock(), wish.now_ms) else {
+            let Some((offset, attempts)) = due(&self.place.progress.lock(), request.now_ms) else {
                 return Ok(true);
             };
-            let is_spent = wish.max_attempts.is_some_and(|most| attempts >= most);
-            if wish.reach.is_at_hand() && (is_spent || !self.again.contains_key(&offset)) {
-                return Ok(picked.len() >= wanted && !is_spent);
+            let is_exhausted = request.max_attempts.is_some_and(|most| attempts >= most);
+            if request.scope.is_at_hand() && (is_exhausted || !self.retries.contains_key(&offset)) {
+                return Ok(picked.len() >= wanted && !is_exhausted);
             }
-            if is_spent {
-                let dlq_offset = wish.core.dead_letters_end()?;
+            if is_exhausted {
+                let dlq_offset = request.core.dead_letters_end()?;
                 let record = ProgressRecord::DeadLetter { offset, dlq_offset };
-                if self.log_due_change(wish, (offset, attempts), record)? {
-                    spent.push((Arc::clone(&self.place), offset));
+                if self.log_due_change(request, (offset, attempts), record)? {
+                    exhausted.push((Arc::clone(&self.place), offset));
                 }
                 continue;
             }
             if picked.len() >= wanted {
                 return Ok(true);
             }
-            let (attempt, invisible_until_ms) = (attempts.saturating_add(1), wish.invisible_until_ms);
+            let (attempt, invisible_until_ms) = (attempts.saturating_add(1), request.invisible_until_ms);
             let record = ProgressRecord::Leased { offset, invisible_until_ms, attempt };
-            if !self.log_due_change(wish, (offset, attempts), record)? {
+            if !self.log_due_change(request, (offset, attempts), record)? {
                 continue;
             }
             let token = self.place.progress.lock().lease(offset).map_or(0, |lease| lease.token);
             let held = LeaseNumbers { offset, attempt, token, invisible_until_ms };
-            let record = self.again.remove(&offset);
+            let record = self.retries.remove(&offset);
             picked.push(LeasedRecord { place: Arc::clone(&self.place), held, record });
         }
     }
 
     /// Hides a message that cannot be read: leases it without a worker.
-    fn set_aside(&self, wish: &LeaseRequest<'_>, offset: i64) -> Result<(), BrokerError> {
-        let first = due(&self.place.progress.lock(), wish.now_ms);
+    fn set_aside(&self, request: &LeaseRequest<'_>, offset: i64) -> Result<(), BrokerError> {
+        let first = due(&self.place.progress.lock(), request.now_ms);
         if let Some(first @ (_, attempts)) = first.filter(|(first, _)| *first == offset) {
-            let (attempt, invisible_until_ms) = (attempts.saturating_add(1), wish.invisible_until_ms);
-            self.log_due_change(wish, first, ProgressRecord::Leased { offset, invisible_until_ms, attempt })?;
+            let (attempt, invisible_until_ms) = (attempts.saturating_add(1), request.invisible_until_ms);
+            self.log_due_change(
+                request,
+                first,
+                ProgressRecord::Leased { offset, invisible_until_ms, attempt },
+            )?;
         }
         Ok(())
     }
@@ -165,38 +169,39 @@ impl WorkSource {
     /// acknowledge, return or extend it at any time.
     fn log_due_change(
         &self,
-        wish: &LeaseRequest<'_>,
+        request: &LeaseRequest<'_>,
         first: (i64, u32),
         record: ProgressRecord,
     ) -> Result<bool, BrokerError> {
-        let (changed, _) = wish.core.meta().change_progress(&self.place.progress, |progress, records| {
-            let is_first = due(progress, wish.now_ms) == Some(first);
-            if is_first {
-                records.extend(wish.core.clock_record(progress));
-                records.push(record);
-            }
-            is_first
-        })?;
+        let (changed, _) =
+            request.core.meta().change_progress(&self.place.progress, |progress, records| {
+                let is_first = due(progress, request.now_ms) == Some(first);
+                if is_first {
+                    records.extend(request.core.clock_record(progress));
+                    records.push(record);
+                }
+                is_first
+            })?;
         Ok(changed)
     }
 
     fn lease_new(
         &mut self,
-        wish: &LeaseRequest<'_>,
+        request: &LeaseRequest<'_>,
         count: usize,
         picked: &mut Vec<LeasedRecord>,
     ) -> Result<Remaining, BrokerError> {
         let (mut left, mut passed) = (count, 0);
         while left > 0 {
-            if self.ahead.is_empty() {
-                if wish.reach.is_at_hand() && !self.is_at_hand(wish)? {
+            if self.buffered.is_empty() {
+                if request.scope.is_at_hand() && !self.is_at_hand(request)? {
                     return Ok(Remaining::NotAtHand);
                 }
-                if !self.read_ahead(wish.core, left)? {
+                if !self.read_ahead(request.core, left)? {
                     return Ok(Remaining::Nothing);
                 }
             }
-            let (taken, held_back) = self.lease_buffered(wish, left, picked)?;
+            let (taken, held_back) = self.lease_buffered(request, left, picked)?;
             left -= taken;
             passed += held_back;
             if passed >= HELD_BACK_AT_ONCE {
@@ -207,14 +212,14 @@ impl WorkSource {
     }
 
     /// Whether the next read needs no I/O: there is nothing new, or it was written just now.
-    fn is_at_hand(&mut self, wish: &LeaseRequest<'_>) -> Result<bool, StoreError> {
+    fn is_at_hand(&mut self, request: &LeaseRequest<'_>) -> Result<bool, StoreError> {
         if self.wait.as_ref().is_some_and(|wait| !wait.is_over()) {
             return Ok(true);
         }
-        if !wish.reach.reaches_end() {
+        if !request.scope.reaches_end() {
             return Ok(false);
         }
-        match self.cursor(wish.core).and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
+        match self.cursor(request.core).and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
             // The retention deleted messages, and offsets must be skipped.
             Err(StoreError::OffsetOutOfRange { .. }) => Ok(false),
             near => near,
@@ -228,15 +233,15 @@ impl WorkSource {
     pub(super) fn prepare(
         &mut self,
         core: &Arc<WorkQueueInner>,
-        wish: &LeaseRequest<'_>,
-        spent: &mut ExhaustedOffsets,
+        request: &LeaseRequest<'_>,
+        exhausted: &mut ExhaustedOffsets,
     ) -> Result<(), BrokerError> {
-        self.take_due(wish, 0, &mut Vec::new(), spent)?;
-        if wish.count == 0 {
+        self.take_due(request, 0, &mut Vec::new(), exhausted)?;
+        if request.count == 0 {
             return Ok(());
         }
-        let due = self.place.progress.lock().due(wish.now_ms, wish.count.min(MOST_AHEAD));
-        let (mut before, mut bytes) = (mem::take(&mut self.again), 0);
+        let due = self.place.progress.lock().due(request.now_ms, request.count.min(MOST_AHEAD));
+        let (mut before, mut bytes) = (mem::take(&mut self.retries), 0);
         // The poll takes the first of them next, however large the others are.
         for offset in due {
             if bytes >= AHEAD_BYTES {
@@ -249,18 +254,18 @@ impl WorkSource {
             match found {
                 Ok(Some(record)) => {
                     bytes += record.bytes().len();
-                    self.again.insert(offset, record);
+                    self.retries.insert(offset, record);
                 }
                 Ok(None) => core.finish_lost(&[(Arc::clone(&self.place), offset)])?,
                 // Its turn comes later.
-                Err(_) if !self.again.is_empty() => break,
+                Err(_) if !self.retries.is_empty() => break,
                 Err(error) => {
-                    self.set_aside(wish, offset)?;
+                    self.set_aside(request, offset)?;
                     return Err(error);
                 }
             }
         }
-        if self.ahead.is_empty() && !self.read_ahead(core, wish.count)? {
+        if self.buffered.is_empty() && !self.read_ahead(core, request.count)? {
             self.arm(core)?;
         }
         Ok(())
@@ -270,16 +275,16 @@ impl WorkSource {
     /// held back.
     fn lease_buffered(
         &mut self,
-        wish: &LeaseRequest<'_>,
+        request: &LeaseRequest<'_>,
         count: usize,
         picked: &mut Vec<LeasedRecord>,
     ) -> Result<(usize, usize), BrokerError> {
         let (mut leased, mut through) = (0, 0);
-        let ahead = &self.ahead;
-        wish.core.meta().change_progress(&self.place.progress, |progress, records| {
+        let buffered = &self.buffered;
+        request.core.meta().change_progress(&self.place.progress, |progress, records| {
             let mut next = progress.next();
-            records.extend(wish.core.clock_record(progress));
-            for message in ahead {
+            records.extend(request.core.clock_record(progress));
+            for message in buffered {
                 if leased == count {
                     break;
                 }
@@ -289,10 +294,10 @@ impl WorkSource {
                 if offset > next {
                     records.push(ProgressRecord::Finished { from: next, to: offset });
                 }
-                let held_back = message.visible_ms.filter(|visible_ms| *visible_ms > wish.now_ms);
+                let held_back = message.visible_ms.filter(|visible_ms| *visible_ms > request.now_ms);
                 let delivered = message.delivered;
                 let (invisible_until_ms, attempt) = held_back
-                    .map_or((wish.invisible_until_ms, delivered.saturating_add(1)), |at_ms| {
+                    .map_or((request.invisible_until_ms, delivered.saturating_add(1)), |at_ms| {
                         (at_ms, delivered)
                     });
                 records.push(ProgressRecord::Leased { offset, invisible_until_ms, attempt });
@@ -306,7 +311,7 @@ impl WorkSource {
             }
         })?;
         let progress = self.place.progress.lock();
-        for message in self.ahead.drain(..through) {
+        for message in self.buffered.drain(..through) {
             let offset = message.record.queue_offset;
             let Some(lease) = progress.lease(offset) else { continue };
             let held = LeaseNumbers {
@@ -352,7 +357,7 @@ impl WorkSource {
             if let Some(cursor) = &mut self.cursor {
                 cursor.rest();
             }
-            self.take_ahead(batch, reached, count);
+            self.buffer(batch, reached, count);
             return Ok(true);
         }
     }
@@ -372,12 +377,12 @@ impl WorkSource {
         })
     }
 
-    fn take_ahead(&mut self, batch: Vec<StoredRecord>, reached: i64, count: usize) {
+    fn buffer(&mut self, batch: Vec<StoredRecord>, reached: i64, count: usize) {
         let bytes: usize = batch.iter().map(|record| record.bytes().len()).sum();
         let fitting = AHEAD_BYTES / (bytes / batch.len().max(1)).max(1);
         self.count = (2 * count).clamp(FIRST_AHEAD, MOST_AHEAD).min(fitting.max(1));
         self.scanned = reached;
-        self.ahead.extend(batch.into_iter().map(|record| {
+        self.buffered.extend(batch.into_iter().map(|record| {
             let visible_ms = put_delay_until(&record);
             let delivered = previous_attempts(&self.place.topic, &record);
             BufferedMessage { record, visible_ms, delivered }

@@ -29,9 +29,9 @@ pub(super) struct QueuePlace {
 pub(super) struct WorkSource {
     pub(super) place: Arc<QueuePlace>,
     /// New messages that were read and are not leased.
-    pub(super) ahead: VecDeque<BufferedMessage>,
+    pub(super) buffered: VecDeque<BufferedMessage>,
     /// Messages that are due again and that `prepare` has read, by offset.
-    pub(super) again: BTreeMap<i64, StoredRecord>,
+    pub(super) retries: BTreeMap<i64, StoredRecord>,
     /// The offset at which reading continues.
     pub(super) scanned: i64,
     pub(super) cursor: Option<QueueCursor>,
@@ -60,8 +60,8 @@ impl WorkSource {
         let scanned = place.progress.lock().next();
         Self {
             place: Arc::new(place),
-            ahead: VecDeque::new(),
-            again: BTreeMap::new(),
+            buffered: VecDeque::new(),
+            retries: BTreeMap::new(),
             scanned,
             cursor: None,
             count: FIRST_AHEAD,
@@ -73,20 +73,20 @@ impl WorkSource {
 
     /// Drops what was read ahead. Reading continues at `next`.
     pub(super) fn skip_read_ahead(&mut self, next: i64) {
-        self.ahead.clear();
-        self.again.clear();
+        self.buffered.clear();
+        self.retries.clear();
         self.scanned = next;
         self.cursor = None;
     }
 
     /// Whether new messages are in memory.
     pub(super) fn has_buffered(&self) -> bool {
-        !self.ahead.is_empty()
+        !self.buffered.is_empty()
     }
 
     /// Whether messages that are due again are in memory.
     pub(super) fn has_buffered_retries(&self) -> bool {
-        !self.again.is_empty()
+        !self.retries.is_empty()
     }
 
     /// Whether a callback waits for more messages.

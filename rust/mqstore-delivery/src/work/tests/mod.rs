@@ -199,7 +199,7 @@ fn many_at_once_come_from_all_queues() {
     let many = queue.get_many(9, NOW).unwrap();
     let of = |id| many.iter().filter(|message| message.view().unwrap().queue_id == id).count();
     assert_eq!([of(0), of(1), of(2)], [3, 3, 3]);
-    let rest = queue.get_many(100, NOW).unwrap();
+    let remaining = queue.get_many(100, NOW).unwrap();
     assert_eq!(rest.len(), 15);
     queue.ack_all(many.iter().chain(&rest).map(|message| &message.lease), true).unwrap();
     assert_eq!(queue.counts().unwrap().leased, 6);
@@ -415,7 +415,7 @@ fn the_retention_may_be_faster() {
     assert!(store.expire(false, &mut || Ok(())).unwrap().segments > 0);
     let (min, max) = store.bounds("jobs", 0).unwrap();
     world.clock.advance(seconds(60));
-    let mut rest = queue.get_many(100, NOW).unwrap();
+    let mut remaining = queue.get_many(100, NOW).unwrap();
     rest.extend(queue.get_many(100, NOW).unwrap());
     let offsets: Vec<_> = rest.iter().map(|message| message.queue_offset).filter(|at| *at >= min).collect();
     assert_eq!(offsets, (min..max).collect::<Vec<_>>());

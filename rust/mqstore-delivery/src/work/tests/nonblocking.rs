@@ -56,7 +56,7 @@ fn no_change_is_missed_between_a_look_and_its_wait() {
     let broker = Broker::new(&store).unwrap();
     let options = WorkQueueOptions { maxsize: 2, ..options() };
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
-    let (ready, room, done) = (&queue.core.ready, &queue.core.room, &queue.core.done);
+    let (ready, room, done) = (&queue.core.ready, &queue.core.space, &queue.core.done);
     let reservation = reserved(&queue);
     assert!(is_told(room, || drop(reservation)));
     // The put reserved this space until it ended.

@@ -69,11 +69,11 @@ impl Transactions {
                 return Ok(Some(due));
             }
             let longest = if clock.is_set_by_hand() { LONGEST_REST_BY_HAND } else { LONGEST_REST };
-            let rest = next_ms.map_or(IDLE, |next_ms| {
+            let until_next = next_ms.map_or(IDLE, |next_ms| {
                 let left = u64::try_from(next_ms.saturating_sub(clock.now_ms())).unwrap_or(0);
                 Duration::from_millis(left).min(longest)
             });
-            checker.signal.sleep(rings, rest);
+            checker.signal.sleep(rings, until_next);
         }
     }
 

@@ -7,7 +7,6 @@ use mqstore_meta::{MetaPosition, Progress, ProgressRecord};
 
 use super::dead_letters::stored_reason;
 use super::get::millis;
-use super::inner::WorkQueueInner;
 use super::leased_message::Lease;
 use super::options::{LONGEST, check_visibility_timeout};
 use crate::error::{BrokerError, invalid};
@@ -52,7 +51,17 @@ impl Lease {
     /// # Errors
     /// [`BrokerError::LeaseLost`] if another worker got the message meanwhile, or if it was returned.
     pub fn ack(&self, durable: bool) -> Result<(), BrokerError> {
-        self.core.ack(self, durable)
+        let finished = ProgressRecord::Finished { from: self.offset, to: self.offset.saturating_add(1) };
+        let (status, place) = self.change([finished])?;
+        if status == LeaseStatus::Lost {
+            return Err(self.lost());
+        }
+        self.set_settled();
+        self.core.done.ring();
+        if durable {
+            self.core.meta().sync(place)?;
+        }
+        Ok(())
     }
 
     /// Returns the message. It is redelivered after `delay`, or after the back-off. A message that used up its
@@ -70,7 +79,42 @@ impl Lease {
     /// # Errors
     /// Those of [`Self::nack`].
     pub fn nack_with(&self, delay: Option<Duration>, reason: Option<&str>) -> Result<(), BrokerError> {
-        self.core.nack(self, delay, reason)
+        let offset = self.offset;
+        let reason = reason.and_then(stored_reason).map(|reason| ProgressRecord::Reason { offset, reason });
+        if self.is_last() {
+            let dlq_offset = self.core.dead_letters_end()?;
+            let intent = ProgressRecord::DeadLetter { offset, dlq_offset };
+            let (status, _) = self.change(reason.into_iter().chain([intent]))?;
+            return match status {
+                LeaseStatus::Own => {
+                    self.set_settled();
+                    self.core.move_to_dead_letters(&vec![(Arc::clone(&self.place), self.offset)], false)
+                }
+                _ => Err(self.lost()),
+            };
+        }
+        let delay = match delay {
+            Some(delay) if delay > LONGEST => {
+                return Err(invalid("delay", format!("the maximum is {} s", LONGEST.as_secs())).into());
+            }
+            Some(delay) => delay,
+            None => {
+                let tables = self.core.store().delay_tables();
+                self.core.options.backoff.delay(self.attempt, tables.latest()).min(LONGEST)
+            }
+        };
+        let visible_ms = self.core.store().clock().now_ms().saturating_add(millis(delay));
+        let returned = ProgressRecord::Returned { offset, visible_ms, attempt: self.attempt };
+        let (status, _) = self.change(reason.into_iter().chain([returned]))?;
+        if status != LeaseStatus::Own {
+            return Err(self.lost());
+        }
+        self.set_settled();
+        // A caller that sleeps until the next due time must compute it again.
+        self.core.ready.wake_one();
+        // After an immediate shutdown, `join` waits only for leased messages.
+        self.core.done.ring();
+        Ok(())
     }
 
     /// Whether this is the last attempt. Then [`Self::nack`] moves the message to the dead letters, which takes syncs.
@@ -83,7 +127,19 @@ impl Lease {
     /// # Errors
     /// [`BrokerError::LeaseLost`]; `InvalidOption` for a time that is no valid visibility timeout.
     pub fn extend(&self, time: Duration) -> Result<(), BrokerError> {
-        self.core.extend(self, time)
+        check_visibility_timeout(time)?;
+        let invisible_until_ms = self.core.store().clock().now_ms().saturating_add(millis(time));
+        let extended = ProgressRecord::Extended { offset: self.offset, invisible_until_ms };
+        let (status, _) = self.change([extended])?;
+        if status != LeaseStatus::Own {
+            return Err(self.lost());
+        }
+        self.set_invisible_until(invisible_until_ms);
+        // The lease may end earlier than a sleeping caller expects.
+        if self.core.ready.has_wakers() {
+            self.core.ready.wake_one();
+        }
+        Ok(())
     }
 
     /// Logs `changes` if the caller still has the message. Returns the state of the lease before.
@@ -100,79 +156,5 @@ impl Lease {
             status
         })?;
         Ok(changed)
-    }
-}
-
-impl WorkQueueInner {
-    /// See [`Lease::ack`].
-    fn ack(&self, lease: &Lease, durable: bool) -> Result<(), BrokerError> {
-        let finished = ProgressRecord::Finished { from: lease.offset, to: lease.offset.saturating_add(1) };
-        let (status, place) = lease.change([finished])?;
-        if status == LeaseStatus::Lost {
-            return Err(lease.lost());
-        }
-        lease.set_settled();
-        self.done.ring();
-        if durable {
-            self.meta().sync(place)?;
-        }
-        Ok(())
-    }
-
-    /// See [`Lease::nack`].
-    fn nack(&self, lease: &Lease, delay: Option<Duration>, reason: Option<&str>) -> Result<(), BrokerError> {
-        let offset = lease.offset;
-        let reason = reason.and_then(stored_reason).map(|reason| ProgressRecord::Reason { offset, reason });
-        if lease.is_last() {
-            let dlq_offset = self.dead_letters_end()?;
-            let intent = ProgressRecord::DeadLetter { offset, dlq_offset };
-            let (status, _) = lease.change(reason.into_iter().chain([intent]))?;
-            return match status {
-                LeaseStatus::Own => {
-                    lease.set_settled();
-                    self.move_to_dead_letters(&vec![(Arc::clone(&lease.place), lease.offset)], false)
-                }
-                _ => Err(lease.lost()),
-            };
-        }
-        let delay = match delay {
-            Some(delay) if delay > LONGEST => {
-                return Err(invalid("delay", format!("the maximum is {} s", LONGEST.as_secs())).into());
-            }
-            Some(delay) => delay,
-            None => {
-                let tables = self.store().delay_tables();
-                self.options.backoff.delay(lease.attempt, tables.latest()).min(LONGEST)
-            }
-        };
-        let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
-        let returned = ProgressRecord::Returned { offset, visible_ms, attempt: lease.attempt };
-        let (status, _) = lease.change(reason.into_iter().chain([returned]))?;
-        if status != LeaseStatus::Own {
-            return Err(lease.lost());
-        }
-        lease.set_settled();
-        // A caller that sleeps until the next due time must compute it again.
-        self.ready.wake_one();
-        // After an immediate shutdown, `join` waits only for leased messages.
-        self.done.ring();
-        Ok(())
-    }
-
-    /// See [`Lease::extend`].
-    fn extend(&self, lease: &Lease, time: Duration) -> Result<(), BrokerError> {
-        check_visibility_timeout(time)?;
-        let invisible_until_ms = self.store().clock().now_ms().saturating_add(millis(time));
-        let extended = ProgressRecord::Extended { offset: lease.offset, invisible_until_ms };
-        let (status, _) = lease.change([extended])?;
-        if status != LeaseStatus::Own {
-            return Err(lease.lost());
-        }
-        lease.set_invisible_until(invisible_until_ms);
-        // The lease may end earlier than a sleeping caller expects.
-        if self.ready.has_wakers() {
-            self.ready.wake_one();
-        }
-        Ok(())
     }
 }

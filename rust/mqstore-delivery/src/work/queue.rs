@@ -122,14 +122,11 @@ impl WorkQueue {
             if let Some(appended) = self.put_once(messages, left.unwrap_or(LOOK))? {
                 return Ok(appended);
             }
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(self.full());
-            }
         }
     }
 
-    /// Like [`Self::put_all`]. Returns `None` if there was no space within `wait`, or earlier. If `wait` is zero, a
-    /// used-up quota is the store's error [`StoreError::Full`].
+    /// Like [`Self::put_all`]. Returns `None` if there was no space within `wait`, or earlier. If `wait` is zero, the
+    /// error says which limit is reached: [`BrokerError::Full`] or, for a quota, [`StoreError::Full`].
     pub fn put_once(
         &self,
         messages: &[NewWork<'_>],
@@ -146,7 +143,11 @@ impl WorkQueue {
     ) -> Result<Look<Vec<Appended>>, BrokerError> {
         let seen = self.core.space.ring_count();
         self.check()?;
-        self.core.reserve(messages, self.generation, true)?.and_then(|(reservation, delayed)| {
+        let reserved = self.core.reserve(messages, self.generation, true)?;
+        if wait.is_zero() && matches!(reserved, Look::Wait { .. }) {
+            return Err(self.full());
+        }
+        reserved.and_then(|(reservation, delayed)| {
             let appended = self.core.append(messages, &delayed);
             drop(reservation);
             match appended {
@@ -266,15 +267,6 @@ impl WorkQueue {
         got.entry(std::thread::current().id()).or_default().push(lease.clone());
     }
 
-    /// Acknowledges a message: it is never delivered again. Durable within the store's interval for metadata or, with
-    /// `durable`, when this returns. A second call changes nothing.
-    ///
-    /// # Errors
-    /// [`BrokerError::LeaseLost`] if another worker got the message meanwhile, or if it was returned.
-    pub fn ack(&self, lease: &Lease, durable: bool) -> Result<(), BrokerError> {
-        lease.ack(durable)
-    }
-
     /// Acknowledges messages; with `durable` this is durable when the call returns.
     pub fn ack_all<'a>(
         &self,
@@ -288,23 +280,6 @@ impl WorkQueue {
             self.core.meta().sync(self.core.meta().place())?;
         }
         Ok(())
-    }
-
-    /// Returns a message. It is redelivered after `delay`, or after the back-off. A message that used up its attempts
-    /// goes to the dead letters.
-    ///
-    /// # Errors
-    /// [`BrokerError::LeaseLost`].
-    pub fn nack(&self, lease: &Lease, delay: Option<Duration>) -> Result<(), BrokerError> {
-        lease.nack(delay)
-    }
-
-    /// Extends the lease to `time` from now.
-    ///
-    /// # Errors
-    /// [`BrokerError::LeaseLost`].
-    pub fn extend(&self, lease: &Lease, time: Duration) -> Result<(), BrokerError> {
-        lease.extend(time)
     }
 
     /// Acknowledges the oldest unfinished message of this thread, among those that it got one by one.

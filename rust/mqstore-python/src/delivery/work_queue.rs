@@ -119,13 +119,9 @@ impl NativeWorkQueue {
         timeout: Option<Duration>,
         put: impl Fn(Duration) -> Result<Option<Vec<Appended>>, BrokerError> + Send + Sync,
     ) -> PyResult<Vec<Bound<'py, AppendResult>>> {
-        let mut appended = awaited(py, timeout, &put)?;
-        if appended.is_none() {
-            // Tries once more, to learn which limit is reached.
-            appended = awaited(py, Some(Duration::ZERO), &put)?;
-        }
-        let Some(appended) = appended else { return Err(broker_to_py(self.queue()?.full())) };
-        self.appended(py, appended)
+        // The last try, which does not wait, is an error if there is no space.
+        let appended = awaited(py, timeout, put)?;
+        self.appended(py, appended.unwrap_or_default())
     }
 
     fn got<'py>(
@@ -425,8 +421,9 @@ impl NativeWorkQueue {
     ///     LeaseLostError: the lease ended and another worker got the message, or you returned it.
     #[pyo3(signature = (message, *, durable = false))]
     fn ack(&self, py: Python<'_>, message: &Bound<'_, LeasedMessage>, durable: bool) -> PyResult<()> {
-        let (queue, lease) = (self.queue()?, message.get().lease()?);
-        delivered(py, || queue.ack(lease, durable))
+        self.queue()?;
+        let lease = message.get().lease()?;
+        delivered(py, || lease.ack(durable))
     }
 
     /// Acknowledges messages; with `durable`, one sync covers all of them.

@@ -276,7 +276,7 @@ fn retries_wait_by_the_table_of_the_store() {
     crate::testing::put(&store, "t", 0, "work", "T");
     for wait_ms in [7_000, 60_000, 60_000] {
         let lease = queue.get(Some(Duration::ZERO)).unwrap();
-        queue.nack(&lease.lease, None).unwrap();
+        lease.lease.nack(None).unwrap();
         advance(&world.clock, wait_ms - 1);
         assert!(queue.get(Some(Duration::ZERO)).is_err());
         advance(&world.clock, 1);

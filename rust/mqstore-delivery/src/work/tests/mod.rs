@@ -68,8 +68,8 @@ fn a_message_is_somebodys_until_it_is_finished() {
     assert_eq!(body(&second), "1");
     let counts = WorkQueueCounts { ready: 1, leased: 2, ..WorkQueueCounts::default() };
     assert_eq!(other.counts().unwrap(), counts);
-    queue.ack(&second.lease, false).unwrap();
-    queue.ack(&second.lease, true).unwrap();
+    second.lease.ack(false).unwrap();
+    second.lease.ack(true).unwrap();
     assert_eq!(got(&queue), Some(("2".into(), 1)));
     assert_eq!(got(&queue), None);
     // The lease has ended, but no other worker has the message: it can still be acknowledged.
@@ -88,7 +88,7 @@ fn what_was_not_finished_in_time_is_delivered_again() {
     put_work(&queue, "a");
     let first = get(&queue).unwrap();
     world.clock.advance(seconds(20));
-    queue.extend(&first.lease, seconds(30)).unwrap();
+    first.lease.extend(seconds(30)).unwrap();
     world.clock.advance(seconds(29));
     assert_eq!(got(&queue), None);
     assert!(first.lease.is_held());
@@ -114,19 +114,19 @@ fn what_is_given_back_waits_as_it_is_told() {
     let queue = work(&broker);
     put_work(&queue, "a");
     let first = get(&queue).unwrap();
-    queue.nack(&first.lease, Some(Duration::ZERO)).unwrap();
+    first.lease.nack(Some(Duration::ZERO)).unwrap();
     assert!(is_lost(&first.lease.nack(None)));
     assert!(is_lost(&first.lease.ack(false)));
     let second = get(&queue).unwrap();
     assert_eq!(second.lease.attempt(), 2);
-    queue.nack(&second.lease, Some(seconds(5))).unwrap();
+    second.lease.nack(Some(seconds(5))).unwrap();
     let counts = WorkQueueCounts { delayed: 1, ..WorkQueueCounts::default() };
     assert_eq!((got(&queue), queue.counts().unwrap(), queue.qsize().unwrap()), (None, counts, 1));
     world.clock.advance(seconds(5));
     assert_eq!(queue.counts().unwrap(), WorkQueueCounts { ready: 1, ..WorkQueueCounts::default() });
     // By RocketMQ's levels: one minute after the third delivery.
     let third = get(&queue).unwrap();
-    queue.nack(&third.lease, None).unwrap();
+    third.lease.nack(None).unwrap();
     world.clock.advance(seconds(59));
     assert_eq!(got(&queue), None);
     world.clock.advance(seconds(1));

@@ -31,6 +31,14 @@ impl SimStore {
         Self { vfs, clock: Arc::new(ManualClock::new(BEGIN_MS)) }
     }
 
+    /// Returns a new world with an open store and its broker.
+    pub(crate) fn with_broker() -> (Self, Store, Broker) {
+        let world = Self::new();
+        let store = world.open();
+        let broker = Broker::new(&store).unwrap();
+        (world, store, broker)
+    }
+
     pub(crate) fn open(&self) -> Store {
         self.try_open(&small()).unwrap()
     }
@@ -77,7 +85,6 @@ pub(crate) fn small() -> StoreOptions {
     }
 }
 
-/// Appends a message with a tag.
 pub(crate) fn put(store: &Store, topic: &str, queue_id: i32, body: &str, tag: &str) -> Appended {
     let properties = encode_properties([], Some(tag), None, []).unwrap();
     let message = NewMessage {

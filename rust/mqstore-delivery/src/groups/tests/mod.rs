@@ -263,9 +263,7 @@ fn broadcast_consumers_get_everything() {
 
 #[test]
 fn queues_and_topics_that_come_are_taken_up() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (world, store, broker) = SimStore::with_broker();
     let one = broker.consumer("g", &["t", "later"], options()).unwrap();
     let two = broker.consumer("g", &["later"], options()).unwrap();
     assert!(one.assignment().unwrap().is_empty());
@@ -358,15 +356,13 @@ fn what_was_committed_can_be_looked_up_later() {
     assert_eq!(of(1).last().unwrap(), &&("t".to_owned(), 1, 4, begin + 5000));
     assert!(found.iter().any(|one| one.3 < begin + 5000));
     assert_eq!(history("h").len(), 1);
-    let attributes = store.settings().attributes_of(crate::HISTORY_TOPIC).unwrap();
+    let attributes = store.topic_attributes(super::offset_history::HISTORY_TOPIC).unwrap();
     assert_eq!(attributes, [("cleanup.policy".to_owned(), "COMPACTION".to_owned())]);
 }
 
 #[test]
 fn groups_and_topics_have_to_be_possible() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (_world, _store, broker) = SimStore::with_broker();
     for (group, topics) in [("a@b", &["t"][..]), ("", &["t"]), ("g", &[])] {
         let refused = broker.consumer(group, topics, options());
         assert!(matches!(refused, Err(BrokerError::Store(StoreError::InvalidOption { .. }))), "{group}");

@@ -13,10 +13,7 @@ fn pass(world: &SimStore, ms: u64) {
 
 /// Leases `a` for the default time and returns `b` for ten seconds, three weeks ahead, and corrects the clock.
 fn corrected() -> (SimStore, mqstore_engine::Store, Broker, LeasedMessage) {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
-    let queue = work(&broker);
+    let (world, store, broker, queue) = opened();
     put_work(&queue, "a");
     put_work(&queue, "b");
     world.clock.set(BEGIN_MS + WEEKS_MS);

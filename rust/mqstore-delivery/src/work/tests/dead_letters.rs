@@ -23,9 +23,7 @@ fn dead(store: &mqstore_engine::Store) -> Vec<String> {
 
 #[test]
 fn the_last_delivery_that_fails_makes_a_dead_letter() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (_world, store, broker) = SimStore::with_broker();
     let queue = limited(&broker, 2);
     let properties = encode_properties(["k1", "k2"], Some("tag"), None, [("own", "value")]).unwrap();
     let original =
@@ -66,9 +64,7 @@ fn the_last_delivery_that_fails_makes_a_dead_letter() {
 
 #[test]
 fn leases_that_end_count_too() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (world, store, broker) = SimStore::with_broker();
     let queue = limited(&broker, 2);
     for number in 0..5 {
         put_work(&queue, &number.to_string());
@@ -94,9 +90,7 @@ fn leases_that_end_count_too() {
 
 #[test]
 fn without_a_limit_there_are_none() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (_world, store, broker) = SimStore::with_broker();
     let options = WorkQueueOptions { max_attempts: None, ..options() };
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
     put_work(&queue, "a");
@@ -110,9 +104,7 @@ fn without_a_limit_there_are_none() {
 
 #[test]
 fn dead_letters_go_back_where_they_came_from() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (_world, store, broker) = SimStore::with_broker();
     let queue = limited(&broker, 1);
     let other = WorkQueueOptions { max_attempts: Some(1), ..options() };
     let other = broker.work_queue("other", "workers", other).unwrap();
@@ -144,9 +136,7 @@ fn dead_letters_go_back_where_they_came_from() {
 
 #[test]
 fn a_copy_that_is_there_already_is_not_made_again() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (_world, store, broker) = SimStore::with_broker();
     let queue = limited(&broker, 1);
     for number in 0..3 {
         put_work(&queue, &number.to_string());

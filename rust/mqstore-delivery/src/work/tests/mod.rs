@@ -12,6 +12,7 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::TagFilter;
 use mqstore_base::options::StoreOptions;
+use mqstore_engine::Store;
 
 use crate::testing::{SimStore, body, fill, put, small};
 use crate::{Backoff, WorkQueueCounts};
@@ -29,6 +30,13 @@ fn options() -> WorkQueueOptions {
 
 fn work(broker: &Broker) -> WorkQueue {
     broker.work_queue("jobs", "workers", options()).unwrap()
+}
+
+/// Returns a new world with an open work queue.
+fn opened() -> (SimStore, Store, Broker, WorkQueue) {
+    let (world, store, broker) = SimStore::with_broker();
+    let queue = work(&broker);
+    (world, store, broker, queue)
 }
 
 fn put_work(queue: &WorkQueue, body: &str) {
@@ -53,9 +61,7 @@ fn is_lost<T: std::fmt::Debug>(outcome: &Result<T, BrokerError>) -> bool {
 
 #[test]
 fn a_message_is_somebodys_until_it_is_finished() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (world, _store, broker) = SimStore::with_broker();
     let (queue, other) = (work(&broker), work(&broker));
     for number in 0..3 {
         put_work(&queue, &number.to_string());
@@ -81,10 +87,7 @@ fn a_message_is_somebodys_until_it_is_finished() {
 
 #[test]
 fn what_was_not_finished_in_time_is_delivered_again() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
-    let queue = work(&broker);
+    let (world, _store, _broker, queue) = opened();
     put_work(&queue, "a");
     let first = get(&queue).unwrap();
     world.clock.advance(seconds(20));
@@ -108,10 +111,7 @@ fn what_was_not_finished_in_time_is_delivered_again() {
 
 #[test]
 fn what_is_given_back_waits_as_it_is_told() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
-    let queue = work(&broker);
+    let (world, _store, _broker, queue) = opened();
     put_work(&queue, "a");
     let first = get(&queue).unwrap();
     first.lease.nack(Some(Duration::ZERO)).unwrap();
@@ -135,9 +135,7 @@ fn what_is_given_back_waits_as_it_is_told() {
 
 #[test]
 fn a_function_may_say_how_long() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (world, _store, broker) = SimStore::with_broker();
     let backoff = Backoff::Function(std::sync::Arc::new(|attempt| seconds(u64::from(attempt) * 7)));
     let options = WorkQueueOptions { backoff, ..options() };
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
@@ -154,10 +152,7 @@ fn a_function_may_say_how_long() {
 
 #[test]
 fn a_put_may_be_held_back() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
-    let queue = work(&broker);
+    let (world, _store, broker, queue) = opened();
     let late = NewWork { body: b"late", delay: Some(seconds(60)), ..NewWork::default() };
     queue.put(&late, NOW).unwrap();
     put_work(&queue, "now");
@@ -199,7 +194,7 @@ fn many_at_once_come_from_all_queues() {
     let many = queue.get_many(9, NOW).unwrap();
     let of = |id| many.iter().filter(|message| message.view().unwrap().queue_id == id).count();
     assert_eq!([of(0), of(1), of(2)], [3, 3, 3]);
-    let remaining = queue.get_many(100, NOW).unwrap();
+    let rest = queue.get_many(100, NOW).unwrap();
     assert_eq!(rest.len(), 15);
     queue.ack_all(many.iter().chain(&rest).map(|message| &message.lease), true).unwrap();
     assert_eq!(queue.counts().unwrap().leased, 6);
@@ -212,10 +207,7 @@ fn many_at_once_come_from_all_queues() {
 
 #[test]
 fn one_slow_message_holds_nothing_up() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
-    let queue = work(&broker);
+    let (_world, _store, broker, queue) = opened();
     put_work(&queue, "slow");
     let slow = get(&queue).unwrap();
     for number in 0..500 {
@@ -234,10 +226,7 @@ fn one_slow_message_holds_nothing_up() {
 
 #[test]
 fn retries_and_new_messages_take_turns() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
-    let queue = work(&broker);
+    let (_world, _store, _broker, queue) = opened();
     for number in 0..20 {
         put_work(&queue, &number.to_string());
     }
@@ -253,9 +242,7 @@ fn retries_and_new_messages_take_turns() {
 
 #[test]
 fn a_full_queue_takes_no_more() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (world, _store, broker) = SimStore::with_broker();
     let options = WorkQueueOptions { maxsize: 2, ..options() };
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
     put_work(&queue, "a");
@@ -278,10 +265,7 @@ fn a_full_queue_takes_no_more() {
 
 #[test]
 fn tasks_are_done_in_the_order_in_which_a_thread_got_them() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
-    let queue = work(&broker);
+    let (_world, _store, _broker, queue) = opened();
     assert!(matches!(queue.task_done(), Err(BrokerError::NothingToDo)));
     for number in 0..3 {
         put_work(&queue, &number.to_string());
@@ -304,9 +288,7 @@ fn tasks_are_done_in_the_order_in_which_a_thread_got_them() {
 
 #[test]
 fn a_shutdown_loses_nothing() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (world, _store, broker) = SimStore::with_broker();
     let (queue, other) = (work(&broker), work(&broker));
     put_work(&queue, "a");
     put_work(&queue, "b");
@@ -330,9 +312,7 @@ fn a_shutdown_loses_nothing() {
 
 #[test]
 fn a_close_ends_one_handle() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (_world, _store, broker) = SimStore::with_broker();
     let (queue, other) = (work(&broker), work(&broker));
     put_work(&queue, "a");
     let message = get(&queue).unwrap();
@@ -415,7 +395,7 @@ fn the_retention_may_be_faster() {
     assert!(store.expire(false, &mut || Ok(())).unwrap().segments > 0);
     let (min, max) = store.bounds("jobs", 0).unwrap();
     world.clock.advance(seconds(60));
-    let mut remaining = queue.get_many(100, NOW).unwrap();
+    let mut rest = queue.get_many(100, NOW).unwrap();
     rest.extend(queue.get_many(100, NOW).unwrap());
     let offsets: Vec<_> = rest.iter().map(|message| message.queue_offset).filter(|at| *at >= min).collect();
     assert_eq!(offsets, (min..max).collect::<Vec<_>>());

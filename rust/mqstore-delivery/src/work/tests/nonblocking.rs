@@ -51,9 +51,7 @@ fn reserved(queue: &WorkQueue) -> crate::work::PutReservation {
 
 #[test]
 fn no_change_is_missed_between_a_look_and_its_wait() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (_world, _store, broker) = SimStore::with_broker();
     let options = WorkQueueOptions { maxsize: 2, ..options() };
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
     let (ready, room, done) = (&queue.core.ready, &queue.core.space, &queue.core.done);
@@ -74,10 +72,7 @@ fn no_change_is_missed_between_a_look_and_its_wait() {
 
 #[test]
 fn what_is_given_back_ends_a_wait_behind_a_shutdown_at_once() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
-    let queue = work(&broker);
+    let (_world, _store, _broker, queue) = opened();
     put_work(&queue, "a");
     let message = get(&queue).unwrap();
     queue.shutdown(true);
@@ -92,9 +87,7 @@ fn what_is_given_back_ends_a_wait_behind_a_shutdown_at_once() {
 
 #[test]
 fn room_that_nobody_rings_for_is_found() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (_world, _store, broker) = SimStore::with_broker();
     let options = WorkQueueOptions { maxsize: 1, ..options() };
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
     put_work(&queue, "a");
@@ -131,9 +124,7 @@ fn of_what_is_due_the_first_is_always_prepared() {
 
 #[test]
 fn a_damaged_message_does_not_keep_others_from_who_looks() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (world, store, broker) = SimStore::with_broker();
     let limits = WorkQueueOptions { max_attempts: Some(3), ..options() };
     let queue = broker.work_queue("jobs", "workers", limits.clone()).unwrap();
     let damaged = queue.put(&NewWork { body: &[b'x'; 50], ..NewWork::default() }, NOW).unwrap();
@@ -181,10 +172,7 @@ fn an_error_behind_a_dead_letter_does_not_lose_it() {
 
 #[test]
 fn a_late_ack_is_no_error_for_who_gets_meanwhile() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
-    let queue = work(&broker);
+    let (world, _store, _broker, queue) = opened();
     let begin = std::sync::Barrier::new(2);
     for round in 0..3000 {
         put_work(&queue, &round.to_string());
@@ -233,9 +221,7 @@ fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
 
 #[test]
 fn room_is_given_back_while_somebody_reads() {
-    let world = SimStore::new();
-    let store = world.open();
-    let broker = Broker::new(&store).unwrap();
+    let (_world, _store, broker) = SimStore::with_broker();
     let limits = WorkQueueOptions { maxsize: 1, ..options() };
     let queue = broker.work_queue("jobs", "workers", limits).unwrap();
     let reservation = reserved(&queue);

@@ -12,7 +12,6 @@ pub(crate) fn view(record: &StoredRecord) -> Result<RecordView<'_>, StoreError> 
     record.view().map_err(|error| StoreError::invalid_message(&error))
 }
 
-/// Returns the error for an option with an invalid value.
 pub(crate) fn invalid(option: &'static str, reason: impl Into<String>) -> StoreError {
     StoreError::InvalidOption { option, reason: reason.into() }
 }

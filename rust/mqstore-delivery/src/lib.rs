@@ -4,7 +4,7 @@
 //! poll, commit, seek), [`WorkQueue`]s (queue words: put, get, ack) and [`Transactions`]. The metadata log of the
 //! store (`mqstore_meta`) keeps the state of groups. This crate decides which caller gets which message, and when.
 //!
-//! It starts no thread. Delayed messages are a background task of the store ([`delay`]). A caller waits in its own
+//! It starts no thread. Delayed messages are a background task of the store (`delay`). A caller waits in its own
 //! call. The append of a message (`Store::wait_with`) or a due time wakes it. An event loop polls without waiting and
 //! registers a waker ([`TryResult`]).
 #![forbid(unsafe_code)]
@@ -19,38 +19,36 @@
 
 mod broker;
 mod broker_state;
-pub mod delay;
-pub mod error;
+mod delay;
+mod error;
 mod export_rules;
-pub mod groups;
+mod groups;
 mod nonblocking;
 mod pending;
 mod pop_takeover;
 mod queue_failures;
 mod queue_wait;
-pub mod transactions;
+mod transactions;
 mod unfinished;
 mod unique_id;
-pub mod work;
+mod work;
 
 pub use broker::Broker;
-pub use delay::{
-    Accepted, DelayCounts, DelayOptions, Due, DueCounts, LATEST_DUE_MS, PendingDelays, WaitingDelays,
-};
+pub use delay::{Accepted, DelayCounts, DelayOptions, Due, DueCounts, LATEST_DUE_MS, PendingDelays};
 pub use error::BrokerError;
 pub use export_rules::{
     ExportDecision, ExportRules, ExportSelection, Omission, OmissionCounts, WaitingMessage,
 };
 pub use groups::{
-    Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, LostMessagePolicy, OffsetCommit, OffsetHistory,
-    OlderMessages, Queue, StartOffset,
+    Consumer, ConsumerOptions, LostMessagePolicy, OffsetCommit, OffsetHistory, OlderMessages, Queue,
+    StartOffset,
 };
 pub use mqstore_base::wake_signal::{Waker, WakerRegistration};
 pub use nonblocking::TryResult;
 pub use pending::PendingDeliveries;
 pub use transactions::{
-    CheckAnswer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalfMessage, PendingGroup, PendingTransaction,
-    Transaction, TransactionOutcome, Transactions,
+    CheckAnswer, CheckOptions, NewHalfMessage, PendingGroup, PendingTransaction, Transaction,
+    TransactionOutcome, Transactions,
 };
 pub use unfinished::first_unfinished;
 pub use unique_id::message_of_id;

@@ -38,7 +38,6 @@ pub(crate) enum Look<T> {
 }
 
 impl<T> Look<T> {
-    /// Continues with the found value.
     pub(crate) fn and_then<U>(
         self,
         next: impl FnOnce(T) -> Result<Look<U>, BrokerError>,

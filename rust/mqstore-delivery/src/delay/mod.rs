@@ -34,12 +34,12 @@ pub use options::DelayOptions;
 pub use pending::{DueCounts, PendingDelays};
 pub use stats::DelayCounts;
 pub(crate) use timer_record::original_properties;
-pub use waiting::WaitingDelays;
+pub(crate) use waiting::WaitingDelays;
 
 /// Maximum sleep of the background task while messages wait.
-const LONGEST_REST: Duration = Duration::from_secs(5);
+const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 /// The same for a manual clock, whose changes wake no thread.
-const LONGEST_REST_BY_HAND: Duration = Duration::from_millis(20);
+const LONGEST_SLEEP_BY_HAND: Duration = Duration::from_millis(20);
 /// The latest due time of a message, in epoch milliseconds: the end of the year 9999.
 pub const LATEST_DUE_MS: i64 = 253_402_300_799_999;
 
@@ -245,12 +245,10 @@ impl Delays {
         Ok(appended)
     }
 
-    /// Returns the state of delayed messages.
     pub(crate) fn counts(&self) -> Result<DelayCounts, StoreError> {
         self.engine.lock().counts()
     }
 
-    /// Returns notes for the user, each once.
     pub(crate) fn take_notes(&self) -> Vec<String> {
         self.engine.lock().take_notes()
     }
@@ -292,7 +290,7 @@ impl BackgroundTask for Delays {
         self.sleeps_until_ms.store(until_ms, Ordering::SeqCst);
         let clock = self.store.clock();
         let left = until_ms.saturating_sub(clock.now_ms());
-        let longest = if clock.is_set_by_hand() { LONGEST_REST_BY_HAND } else { LONGEST_REST };
+        let longest = if clock.is_set_by_hand() { LONGEST_SLEEP_BY_HAND } else { LONGEST_SLEEP };
         Ok(Duration::from_millis(u64::try_from(left).unwrap_or(0)).min(longest))
     }
 

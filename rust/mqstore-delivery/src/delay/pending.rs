@@ -214,7 +214,6 @@ impl<'a> PendingScan<'a> {
         Self { listed: Some(Vec::new()), slot, limit, ..self }
     }
 
-    /// Returns the log offsets of the listed messages.
     pub(super) fn into_offsets(self) -> Vec<u64> {
         self.listed.unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! Counters of an engine, lateness of deliveries, and notes for the user.
 
 /// Lateness below this number of milliseconds is counted exactly.
-const TOLD_APART_MS: usize = 4096;
+const EXACT_MS: usize = 4096;
 
 /// A histogram of lateness.
 #[derive(Debug)]
@@ -12,13 +12,13 @@ struct Lateness {
 
 impl Default for Lateness {
     fn default() -> Self {
-        Self { counts: vec![0; TOLD_APART_MS], most_ms: 0 }
+        Self { counts: vec![0; EXACT_MS], most_ms: 0 }
     }
 }
 
 impl Lateness {
     fn add(&mut self, late_ms: i64) {
-        let place = usize::try_from(late_ms).unwrap_or(0).min(TOLD_APART_MS - 1);
+        let place = usize::try_from(late_ms).unwrap_or(0).min(EXACT_MS - 1);
         if let Some(count) = self.counts.get_mut(place) {
             *count += 1;
         }
@@ -35,7 +35,7 @@ impl Lateness {
         let mut left = all / 100;
         for (late_ms, count) in self.counts.iter().enumerate().rev() {
             if *count > left {
-                return if late_ms == TOLD_APART_MS - 1 { self.most_ms } else { late_ms as i64 };
+                return if late_ms == EXACT_MS - 1 { self.most_ms } else { late_ms as i64 };
             }
             left -= count;
         }
@@ -96,7 +96,6 @@ impl DelayAccounts {
         }
     }
 
-    /// Returns the notes, each once.
     pub(super) fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }

@@ -78,7 +78,6 @@ impl TimerQueue {
         self.next = self.next.max(offset);
     }
 
-    /// Passes `record`.
     pub(super) fn pass(&mut self, record: &StoredRecord) {
         self.see(record);
         self.next = record.queue_offset + 1;

@@ -52,7 +52,6 @@ pub(super) enum CancelTarget {
     Key(Box<str>),
 }
 
-/// Returns the slot of a time.
 pub(super) fn slot_of(ms: i64) -> i64 {
     ms.div_euclid(TIMER_PRECISION_MS)
 }
@@ -91,7 +90,6 @@ pub(super) fn has_delete_key(view: &RecordView<'_>, key: &str) -> bool {
     key == own || key.strip_prefix(topic).and_then(|rest| rest.strip_prefix('+')) == Some(own)
 }
 
-/// Rounds down to the precision.
 pub(super) fn round_down(ms: i64) -> i64 {
     slot_of(ms).saturating_mul(TIMER_PRECISION_MS)
 }
@@ -317,7 +315,6 @@ pub(super) fn origin_of(view: &RecordView<'_>) -> Option<u64> {
         .then_some(origin)
 }
 
-/// Whether `copy` was made from `origin`.
 pub(super) fn is_copy_of(copy: &RecordView<'_>, origin: &RecordView<'_>) -> bool {
     let [topic, queue_id] = origin.properties.get_many([REAL_TOPIC, REAL_QID]);
     let queue_id = queue_id.and_then(|queue_id| queue_id.parse().ok());

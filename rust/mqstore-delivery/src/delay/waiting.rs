@@ -20,11 +20,11 @@ use crate::error::view;
 
 /// The delayed messages of a log that wait for their delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WaitingDelays {
+pub(crate) struct WaitingDelays {
     /// Log offsets of the records in the timer topic, ascending.
-    pub timer: Vec<u64>,
+    pub(crate) timer: Vec<u64>,
     /// Log offsets and due times, in epoch milliseconds, of the records of delay levels, ascending.
-    pub levels: Vec<(u64, i64)>,
+    pub(crate) levels: Vec<(u64, i64)>,
 }
 
 /// Deliveries after the saved state.
@@ -38,10 +38,7 @@ struct LaterDeliveries {
 
 impl WaitingDelays {
     /// Lists the messages that wait in `store` at the current end of its log. Also returns this log offset.
-    ///
-    /// # Errors
-    /// Errors of reading the files.
-    pub fn of(store: &Store) -> Result<(Self, u64), StoreError> {
+    pub(crate) fn of(store: &Store) -> Result<(Self, u64), StoreError> {
         // Read the state before the end of the log: a state after it could count deliveries beyond it.
         let mut saved = SavedDelays::load(store)?;
         let (_, limit) = store.log().bounds()?;
@@ -56,10 +53,7 @@ impl WaitingDelays {
 
     /// Whether the message of `record`, which is in the timer topic or in that of the delay levels, waits now. It was not
     /// delivered, put back or cancelled. Reads one slot of the wheel, and the log since the last save.
-    ///
-    /// # Errors
-    /// Errors of reading the files.
-    pub fn contains(store: &Store, record: &StoredRecord) -> Result<bool, StoreError> {
+    pub(crate) fn contains(store: &Store, record: &StoredRecord) -> Result<bool, StoreError> {
         let mut saved = SavedDelays::load(store)?;
         let (_, limit) = store.log().bounds()?;
         let basis = saved.basis(store)?;
@@ -92,13 +86,12 @@ impl WaitingDelays {
         self.remove(store, later)
     }
 
-    /// Whether the record at this log offset waits.
     fn has(&self, offset: u64) -> bool {
         self.timer.binary_search(&offset).is_ok() || self.level_due_ms(offset).is_some()
     }
 
     /// Returns the due time of the waiting record of a delay level, in epoch milliseconds.
-    pub fn level_due_ms(&self, offset: u64) -> Option<i64> {
+    pub(crate) fn level_due_ms(&self, offset: u64) -> Option<i64> {
         let found = self.levels.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
         self.levels.get(found).map(|(_, due_ms)| *due_ms)
     }
@@ -215,9 +208,9 @@ fn level_records(store: &Store, saved: &SavedDelays, limit: u64) -> Result<Vec<(
             if records.is_empty() {
                 break;
             }
-            let dues = store.level_times()?.dues_of(queue_id, &records)?;
-            let rows = records.iter().map(|record| record.commit_log_offset).zip(dues);
-            found.extend(rows.filter_map(|(offset, due_ms)| Some((offset, due_ms?))));
+            let dues = store.level_dues_of(queue_id, &records)?;
+            let with_dues = records.iter().map(|record| record.commit_log_offset).zip(dues);
+            found.extend(with_dues.filter_map(|(offset, due_ms)| Some((offset, due_ms?))));
         }
     }
     found.retain(|(offset, _)| *offset < limit);

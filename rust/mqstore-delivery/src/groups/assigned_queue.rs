@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::message::StoredRecord;
+use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::options::DamagePolicy;
 use mqstore_engine::{QueueCursor, Store};
 use mqstore_meta::{MetaLog, QueueKey};
 
 use super::assignment::Queue;
-use super::options::Filter;
 use crate::nonblocking::{NEAR_BYTES, ReadScope};
 use crate::queue_wait::QueueWait;
 use mqstore_base::wake_signal::Signal;
@@ -105,7 +104,7 @@ impl AssignedQueue {
     pub(super) fn read(
         &mut self,
         store: &Store,
-        filter: Option<&Filter>,
+        filter: Option<&MessageFilter>,
         max: usize,
         into: &mut Vec<StoredRecord>,
     ) -> Result<ReadEnd, StoreError> {
@@ -147,7 +146,7 @@ impl AssignedQueue {
     pub(super) fn is_at_hand(
         &mut self,
         store: &Store,
-        filter: Option<&Filter>,
+        filter: Option<&MessageFilter>,
         reach: ReadScope,
     ) -> Result<bool, StoreError> {
         if self.is_armed() {
@@ -165,7 +164,6 @@ impl AssignedQueue {
         }
     }
 
-    /// Whether a callback waits for more messages.
     pub(super) fn is_armed(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| !wait.is_over())
     }
@@ -177,7 +175,6 @@ impl AssignedQueue {
         QueueWait::arm(&mut self.wait, store, queue, self.scanned, move || signal.ring())
     }
 
-    /// Returns the offset that the group has committed.
     pub(super) fn committed(&self, meta: &MetaLog) -> Option<i64> {
         meta.offset(self.key)
     }
@@ -189,7 +186,7 @@ fn cursor<'a>(
     store: &Store,
     queue: &Queue,
     (from, on_damage): (i64, DamagePolicy),
-    filter: Option<&Filter>,
+    filter: Option<&MessageFilter>,
 ) -> Result<&'a mut QueueCursor, StoreError> {
     Ok(match cursor {
         Some(cursor) => cursor,

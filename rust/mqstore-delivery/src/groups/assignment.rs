@@ -23,16 +23,16 @@ pub struct Queue {
 }
 
 /// Identifies a member of a group; grows in the order of joining.
-pub type MemberId = u64;
+pub(super) type MemberId = u64;
 
 /// Members and the topics that each consumes.
-pub type Members = BTreeMap<MemberId, BTreeSet<Arc<str>>>;
+pub(super) type Members = BTreeMap<MemberId, BTreeSet<Arc<str>>>;
 
 /// The owner of each queue.
-pub type Owners = BTreeMap<Queue, MemberId>;
+pub(super) type Owners = BTreeMap<Queue, MemberId>;
 
 /// Returns the new owners of `queues`, given the previous ones; see the module's text.
-pub fn assign(
+pub(super) fn assign(
     queues: &BTreeSet<Queue>,
     members: &Members,
     before: &Owners,

@@ -469,7 +469,6 @@ impl Consumer {
         Ok(())
     }
 
-    /// Returns the queues of its topics.
     pub(super) fn queues(&self) -> Result<Vec<Queue>, BrokerError> {
         let mut queues = Vec::new();
         for topic in &self.topics {
@@ -555,7 +554,6 @@ impl Consumer {
         Ok(AssignedQueue::new(queue, key, generation, position))
     }
 
-    /// Returns the slot of a queue that it owns.
     pub(super) fn slot(&self, state: &ConsumerState, queue: &Queue) -> Result<usize, BrokerError> {
         state.slots.iter().position(|slot| slot.queue == *queue).ok_or_else(|| BrokerError::NotAssigned {
             group: self.group.to_string(),

@@ -63,7 +63,6 @@ impl Group {
         own.map(|(queue, _)| (queue.clone(), self.generation_of(queue))).collect()
     }
 
-    /// Whether the member owns this queue in this generation.
     pub(crate) fn has(&self, member: MemberId, queue: &Queue, generation: u64) -> bool {
         self.owners.get(queue) == Some(&member) && self.generation_of(queue) == generation
     }
@@ -73,7 +72,6 @@ impl Group {
         self.held.insert(queue.clone());
     }
 
-    /// Whether a member consumes the topic.
     pub(crate) fn consumes(&self, topic: &str) -> bool {
         self.members.values().any(|topics| topics.contains(topic))
     }
@@ -129,7 +127,6 @@ impl Coordinator {
         member
     }
 
-    /// Removes a consumer.
     pub(crate) fn leave(&self, member: MemberId) {
         let mut shared = self.state.lock();
         shared.signals.remove(&member);
@@ -137,7 +134,6 @@ impl Coordinator {
         self.notify_members(&shared);
     }
 
-    /// Adds queues to the known ones.
     pub(crate) fn learn(&self, queues: Vec<Queue>) {
         let mut shared = self.state.lock();
         if shared.group.learn(queues) {
@@ -150,12 +146,10 @@ impl Coordinator {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Locks the group for reading.
     pub(crate) fn lock(&self) -> GroupView<'_> {
         GroupView(self.state.lock())
     }
 
-    /// Whether a consumer of the group consumes the topic.
     pub(crate) fn consumes(&self, topic: &str) -> bool {
         self.state.lock().group.consumes(topic)
     }

@@ -1,7 +1,7 @@
 //! Consumer groups: several consumers that share the queues of topics, and the offset at which each queue continues.
 
 mod assigned_queue;
-pub mod assignment;
+mod assignment;
 mod commit;
 mod consumer;
 mod coordinator;
@@ -14,9 +14,9 @@ mod seek;
 pub use assignment::Queue;
 pub use consumer::Consumer;
 pub(crate) use coordinator::Coordinator;
-pub use offset_history::{HISTORY_TOPIC, OffsetCommit, OffsetHistory};
+pub use offset_history::{OffsetCommit, OffsetHistory};
 pub use older::OlderMessages;
-pub use options::{ConsumerOptions, Filter, LostMessagePolicy, StartOffset};
+pub use options::{ConsumerOptions, LostMessagePolicy, StartOffset};
 
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ use super::assignment::Queue;
 use crate::error::BrokerError;
 
 /// The topic of the history.
-pub const HISTORY_TOPIC: &str = "rmq_sys_OFFSET_HISTORY";
+pub(super) const HISTORY_TOPIC: &str = "rmq_sys_OFFSET_HISTORY";
 
 /// Messages in one read.
 const AT_ONCE: usize = 256;
@@ -36,7 +36,6 @@ pub struct OffsetCommit {
     pub timestamp_ms: i64,
 }
 
-/// Appends the commits to the history.
 pub(super) fn write(store: &Store, group: &str, offsets: &[(Queue, i64)]) -> Result<(), BrokerError> {
     let policy = (TopicConfig::CLEANUP_POLICY.to_owned(), "COMPACTION".to_owned());
     if store.queue_ids(HISTORY_TOPIC)?.is_empty() {

@@ -8,9 +8,6 @@ use mqstore_base::options::DamagePolicy;
 
 use super::older::OlderMessages;
 
-/// The messages that a consumer wants; it skips the others.
-pub type Filter = MessageFilter;
-
 /// The start of a group in a topic in which it has no offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartOffset {
@@ -37,7 +34,7 @@ pub enum LostMessagePolicy {
 #[derive(Clone, Debug, Default)]
 pub struct ConsumerOptions {
     /// The messages that it wants; `None` means all.
-    pub filter: Option<Filter>,
+    pub filter: Option<MessageFilter>,
     /// The start of a group without an offset.
     pub start: StartOffset,
     /// Whether a queue stays with this consumer while any of its messages is handed out and not committed.

@@ -57,7 +57,7 @@ impl Transactions {
     ///
     /// # Errors
     /// `InvalidOption`; errors of moving a transaction or of logging a check.
-    pub fn take_due(
+    pub(super) fn take_due(
         &self,
         group: &str,
         options: &CheckOptions,
@@ -139,7 +139,7 @@ impl Transactions {
 
     /// Returns the next time to call [`Self::take_due`] for `group`, in epoch milliseconds. `None` if the group has
     /// no pending transaction without a handle.
-    pub fn next_check_ms(&self, group: &str) -> Option<i64> {
+    pub(super) fn next_check_ms(&self, group: &str) -> Option<i64> {
         let state = self.inner.state.lock();
         state.due.get(group).and_then(|due| due.first()).map(|(ms, _)| *ms)
     }
@@ -148,19 +148,19 @@ impl Transactions {
     fn first_due(&self, group: &str, options: &CheckOptions, now_ms: i64) -> Option<Arc<TransactionEntry>> {
         let mut state = self.inner.state.lock();
         let state = &mut *state;
-        let row = state.due.get_mut(group)?;
+        let times = state.due.get_mut(group)?;
         let furthest = now_ms.saturating_add(millis(options.interval.max(options.after)));
-        while let Some((due_ms, id)) = row.last().cloned().filter(|(due_ms, _)| *due_ms > furthest) {
+        while let Some((due_ms, id)) = times.last().cloned().filter(|(due_ms, _)| *due_ms > furthest) {
             // The clock was set back, or an earlier call used longer intervals.
-            row.remove(&(due_ms, Arc::clone(&id)));
+            times.remove(&(due_ms, Arc::clone(&id)));
             if let Some(entry) = state.pending.get(&id) {
                 entry.due_ms.store(furthest, Ordering::Relaxed);
-                row.insert((furthest, id));
+                times.insert((furthest, id));
             }
         }
         loop {
-            let (_, id) = row.first().filter(|(due_ms, _)| *due_ms <= now_ms).cloned()?;
-            row.pop_first();
+            let (_, id) = times.first().filter(|(due_ms, _)| *due_ms <= now_ms).cloned()?;
+            times.pop_first();
             if let Some(entry) = state.pending.get(&id) {
                 return Some(Arc::clone(entry));
             }
@@ -170,9 +170,9 @@ impl Transactions {
     /// Adds a pending transaction to the due times of its group.
     pub(super) fn wait_until(&self, entry: &TransactionEntry, due_ms: i64) {
         let mut state = self.inner.state.lock();
-        let row = state.due.entry(Arc::clone(&entry.group)).or_default();
-        row.remove(&(entry.due_ms.swap(due_ms, Ordering::Relaxed), Arc::clone(&entry.id)));
-        row.insert((due_ms, Arc::clone(&entry.id)));
+        let times = state.due.entry(Arc::clone(&entry.group)).or_default();
+        times.remove(&(entry.due_ms.swap(due_ms, Ordering::Relaxed), Arc::clone(&entry.id)));
+        times.insert((due_ms, Arc::clone(&entry.id)));
     }
 
     /// Logs the number of checks of half messages. Half messages that were decided meanwhile are left out.

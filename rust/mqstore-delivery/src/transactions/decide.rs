@@ -200,7 +200,7 @@ impl Transactions {
         let mut state = self.inner.state.lock();
         state.pending.remove(&entry.id);
         let due = (entry.due_ms.load(Ordering::Relaxed), Arc::clone(&entry.id));
-        if state.due.get_mut(&entry.group).is_some_and(|row| row.remove(&due) && row.is_empty()) {
+        if state.due.get_mut(&entry.group).is_some_and(|times| times.remove(&due) && times.is_empty()) {
             state.due.remove(&entry.group);
         }
     }

@@ -23,9 +23,6 @@ use mqstore_format::{RecordView, push_property, without_property};
 
 use super::TransactionOutcome;
 
-/// The group of producers that name none, as in RocketMQ (`MixAll#DEFAULT_PRODUCER_GROUP`).
-pub const DEFAULT_PRODUCER_GROUP: &str = "DEFAULT_PRODUCER";
-
 /// The target of a half message.
 pub(super) struct HalfTarget<'a> {
     pub(super) topic: &'a str,
@@ -56,7 +53,6 @@ pub(super) fn half_properties(out: &mut Vec<u8>, own: &[u8], key: &str, given: b
     }
 }
 
-/// Returns the properties of an op message.
 pub(super) fn op_properties(outcome: TransactionOutcome) -> Vec<u8> {
     let mut text = Vec::with_capacity(48);
     push_property(&mut text, WAIT, "true");
@@ -93,7 +89,6 @@ pub(super) fn own_properties<'a>(view: &RecordView<'a>) -> std::borrow::Cow<'a, 
     without_property(view.properties.raw(), PROPERTY_CRC)
 }
 
-/// Returns the mark of a final record.
 pub(super) fn mark(
     outcome: TransactionOutcome,
     position: u64,

@@ -26,7 +26,6 @@ pub use check_timer::CheckOptions;
 pub use checks::CheckAnswer;
 pub use engine::Transactions;
 pub use entry::PendingTransaction;
-pub use half_records::DEFAULT_PRODUCER_GROUP;
 pub use pending::PendingGroup;
 pub(crate) use pending::{is_undecided, undecided_halves};
 pub use transaction::{NewHalfMessage, Transaction};

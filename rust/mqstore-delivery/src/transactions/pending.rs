@@ -39,7 +39,7 @@ impl PendingGroup {
     ///
     /// # Errors
     /// Errors of reading the files.
-    pub fn all_of(store: &Store) -> Result<Vec<Self>, StoreError> {
+    pub(crate) fn all_of(store: &Store) -> Result<Vec<Self>, StoreError> {
         let Some(pending) = PendingHalves::of(store)? else { return Ok(Vec::new()) };
         let mut groups = GroupTotals::default();
         let mut some = Vec::with_capacity(AT_ONCE);

@@ -216,8 +216,8 @@ impl Transactions {
             let mut state = self.inner.state.lock();
             for (entry, due_ms) in due {
                 entry.due_ms.store(due_ms, Ordering::Relaxed);
-                let row = state.due.entry(Arc::clone(&entry.group)).or_default();
-                row.insert((due_ms, Arc::clone(&entry.id)));
+                let times = state.due.entry(Arc::clone(&entry.group)).or_default();
+                times.insert((due_ms, Arc::clone(&entry.id)));
             }
             state.pending.extend(entries);
         }

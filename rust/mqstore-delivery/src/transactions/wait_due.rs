@@ -18,9 +18,9 @@ use crate::error::{BrokerError, invalid};
 /// Maximum number of transactions of one group in one call.
 const AT_ONCE: usize = 32;
 /// Maximum sleep while a check is due later: the wall clock may be set meanwhile.
-const LONGEST_REST: Duration = Duration::from_secs(5);
+const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 /// The same with a manual clock.
-const LONGEST_REST_BY_HAND: Duration = Duration::from_millis(20);
+const LONGEST_SLEEP_BY_HAND: Duration = Duration::from_millis(20);
 /// Maximum sleep while no check is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -68,7 +68,7 @@ impl Transactions {
             if !due.is_empty() || !self.inner.state.lock().notes.is_empty() {
                 return Ok(Some(due));
             }
-            let longest = if clock.is_set_by_hand() { LONGEST_REST_BY_HAND } else { LONGEST_REST };
+            let longest = if clock.is_set_by_hand() { LONGEST_SLEEP_BY_HAND } else { LONGEST_SLEEP };
             let until_next = next_ms.map_or(IDLE, |next_ms| {
                 let left = u64::try_from(next_ms.saturating_sub(clock.now_ms())).unwrap_or(0);
                 Duration::from_millis(left).min(longest)

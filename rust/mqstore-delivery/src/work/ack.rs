@@ -52,14 +52,14 @@ impl Lease {
     /// [`BrokerError::LeaseLost`] if another worker got the message meanwhile, or if it was returned.
     pub fn ack(&self, durable: bool) -> Result<(), BrokerError> {
         let finished = ProgressRecord::Finished { from: self.offset, to: self.offset.saturating_add(1) };
-        let (status, place) = self.change([finished])?;
+        let (status, position) = self.change([finished])?;
         if status == LeaseStatus::Lost {
             return Err(self.lost());
         }
         self.set_settled();
         self.core.done.ring();
         if durable {
-            self.core.meta().sync(place)?;
+            self.core.meta().sync(position)?;
         }
         Ok(())
     }

@@ -29,7 +29,6 @@ pub struct LeaseInfo {
 }
 
 impl WorkQueueInner {
-    /// See [`super::WorkQueue::peek`].
     pub(super) fn peek(&self, count: usize) -> Result<Vec<StoredRecord>, BrokerError> {
         self.store().catch_up()?;
         let now_ms = self.store().clock().now_ms();
@@ -85,7 +84,6 @@ impl WorkQueueInner {
         Ok(found)
     }
 
-    /// See [`super::WorkQueue::leases`].
     pub(super) fn leases(&self) -> Result<Vec<LeaseInfo>, BrokerError> {
         let mut found = Vec::new();
         for place in self.places()? {
@@ -102,7 +100,6 @@ impl WorkQueueInner {
         Ok(found)
     }
 
-    /// See [`super::WorkQueue::purge`].
     pub(super) fn purge(&self) -> Result<u64, BrokerError> {
         self.store().catch_up()?;
         let now_ms = self.store().clock().now_ms();

@@ -79,7 +79,6 @@ impl WorkQueueInner {
         }
     }
 
-    /// Whether there are any.
     pub(super) fn has_retryable_dead_letters(&self, state: &WorkQueueState) -> bool {
         let waited = self.store().clock().monotonic().saturating_sub(state.last_failure);
         !state.unmoved.is_empty() && waited >= AGAIN

@@ -120,12 +120,10 @@ impl WorkQueueInner {
         self.options.difference(options)
     }
 
-    /// Returns the topic.
     pub(super) fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// Returns the group.
     pub(super) fn group(&self) -> &str {
         &self.group
     }
@@ -135,22 +133,18 @@ impl WorkQueueInner {
         &self.name
     }
 
-    /// Returns the topic of the group's dead letters.
     pub(super) fn dead_letter_topic(&self) -> &str {
         &self.dead_letter_topic
     }
 
-    /// Returns notes for the user, each once.
     pub(super) fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.notes.lock())
     }
 
-    /// Returns the lock of puts with this unique key.
     pub(super) fn put_lock(&self, unique_key: &str) -> &Mutex<()> {
         self.broker.put_lock(&self.topic, unique_key)
     }
 
-    /// Returns the lock of redrives of the group.
     pub(super) fn redrive_lock(&self) -> &Mutex<()> {
         self.broker.put_lock(&self.dead_letter_topic, "")
     }
@@ -162,12 +156,10 @@ impl WorkQueueInner {
         }
     }
 
-    /// Returns the generation of a new handle.
     pub(super) fn generation(&self) -> u64 {
         self.state.lock().generation
     }
 
-    /// Shuts down all existing handles.
     pub(super) fn shut_down(&self, at_once: bool) {
         {
             let mut state = self.state.lock();
@@ -268,7 +260,6 @@ impl WorkQueueInner {
         progress.clock_record(self.store().clock().now_ms())
     }
 
-    /// Returns the number of messages in each state.
     pub(super) fn counts(&self, state: &WorkQueueState) -> Result<WorkQueueCounts, BrokerError> {
         let now_ms = self.store().clock().now_ms();
         let mut counts = WorkQueueCounts::default();

@@ -109,7 +109,6 @@ impl WorkQueueOptions {
     }
 }
 
-/// Checks the bounds of a visibility timeout.
 pub(super) fn check_visibility_timeout(visibility_timeout: Duration) -> Result<(), BrokerError> {
     if (Duration::from_millis(1)..=LONGEST).contains(&visibility_timeout) {
         return Ok(());

@@ -133,7 +133,6 @@ impl WorkQueueInner {
         }
     }
 
-    /// Returns the properties with the delivery time for each message that is held back.
     fn delayed_properties_of_all(&self, messages: &[NewWork<'_>]) -> Result<DelayedProperties, BrokerError> {
         messages.iter().map(|message| self.delayed(message)).collect()
     }
@@ -195,7 +194,6 @@ impl WorkQueueInner {
         }
     }
 
-    /// Reserves space for `count` messages. Returns whether there was space.
     fn reserve_capacity(&self, state: &WorkQueueState, count: u64) -> Result<bool, BrokerError> {
         let maxsize = self.options.maxsize;
         // More messages than `maxsize` are accepted in one call if the queue is empty.

@@ -135,7 +135,6 @@ impl WorkQueue {
         block_on(&self.core.space, wait, || self.try_put_now(messages, wait))
     }
 
-    /// Polls once for space for `messages`, and appends them if there is space.
     fn try_put_now(
         &self,
         messages: &[NewWork<'_>],
@@ -348,7 +347,6 @@ impl WorkQueue {
         Ok(Look::Wait { seen, longest })
     }
 
-    /// Whether there is nothing left to wait for.
     fn is_drained(&self, counts: WorkQueueCounts) -> bool {
         let held = counts.leased + counts.dying;
         let open = if self.core.is_shut_down_immediately(self.generation) {
@@ -356,7 +354,7 @@ impl WorkQueue {
         } else {
             counts.ready + counts.delayed
         };
-        held + remaining == 0
+        held + open == 0
     }
 
     /// Returns the number of messages in each state.

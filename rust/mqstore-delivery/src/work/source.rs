@@ -79,7 +79,6 @@ impl WorkSource {
         self.cursor = None;
     }
 
-    /// Whether new messages are in memory.
     pub(super) fn has_buffered(&self) -> bool {
         !self.buffered.is_empty()
     }
@@ -89,7 +88,6 @@ impl WorkSource {
         !self.retries.is_empty()
     }
 
-    /// Whether a callback waits for more messages.
     pub(super) fn is_armed(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| !wait.is_over())
     }

@@ -58,7 +58,6 @@ impl DelayEngine {
         }
     }
 
-    /// Cancels the waiting message of `record`.
     pub(in crate::delay) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
         self.append_cancel(&cancel_records(record)?)?;
         self.read_timer_queue()
@@ -81,7 +80,6 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Whether `record` belongs to a waiting message.
     fn is_pending(&mut self, record: &StoredRecord) -> Result<bool, StoreError> {
         let Some(Timed { offset, slot, queue_offset, cancels: None, .. }) = timed(record) else {
             return Ok(false);

@@ -71,7 +71,6 @@ impl Deliveries {
         }
     }
 
-    /// Whether there is a delivery of `record`, a record of a level.
     fn has(&self, record: &StoredRecord) -> bool {
         let is_known = |key: DeliveryKey| self.keys.get(&key).is_some_and(|count| *count > 0);
         self.origins.contains(&record.commit_log_offset)
@@ -160,7 +159,6 @@ impl DelayEngine {
         Ok(queues)
     }
 
-    /// Calls `look` for each record of a level in `range`.
     fn each_record(
         &self,
         queue_id: i32,
@@ -174,7 +172,6 @@ impl DelayEngine {
         .map(drop)
     }
 
-    /// Whether `is_wanted` is true for a record of a level in `range`.
     fn any_record(
         &self,
         queue_id: i32,

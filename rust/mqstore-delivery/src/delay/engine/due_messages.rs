@@ -94,7 +94,6 @@ impl DueMessages {
         self.messages.contains_key(&offset)
     }
 
-    /// Returns the slot of a message.
     pub(super) fn slot_of(&self, offset: u64) -> Option<i64> {
         self.messages.get(&offset).map(|message| message.slot)
     }
@@ -183,12 +182,10 @@ impl DueMessages {
         self.order.push(Reverse((at_ms, offset)));
     }
 
-    /// Returns the time of the next attempt.
     pub(super) fn next_attempt_ms(&self) -> Option<i64> {
         self.order.peek().map(|next| next.0.0)
     }
 
-    /// Returns the due time of the first message.
     pub(super) fn first_due_ms(&self) -> Option<i64> {
         self.messages.values().map(|message| message.due_ms).min()
     }

@@ -19,7 +19,6 @@ pub(super) struct FoundDeliveries {
 }
 
 impl FoundDeliveries {
-    /// Starts a search at log offset `from`.
     pub(super) fn start(&mut self, from: u64) {
         self.from = from;
     }
@@ -39,7 +38,6 @@ impl FoundDeliveries {
         self.records.insert(source.offset, (source.slot, source.queue_offset)).is_none()
     }
 
-    /// Adds a delivery by a broker.
     pub(super) fn add_key(&mut self, key: (String, i64)) {
         *self.keys.entry(key).or_default() += 1;
     }

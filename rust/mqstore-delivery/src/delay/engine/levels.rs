@@ -82,7 +82,6 @@ impl DelayEngine {
         Ok(None)
     }
 
-    /// Counts the waiting messages of all levels.
     pub(super) fn count_level_pending(&self) -> Result<u64, StoreError> {
         let mut pending = 0;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {

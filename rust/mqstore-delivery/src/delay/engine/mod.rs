@@ -169,7 +169,6 @@ impl DelayEngine {
         Ok(self.store.log().record_at(offset)?.as_ref().and_then(timed).map(|timed| timed.slot))
     }
 
-    /// Removes a message from memory.
     fn remove(&mut self, offset: u64) {
         if self.due.remove(offset) {
             self.accounts.remove_pending();
@@ -228,7 +227,6 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Loads one slot into memory.
     fn load_slot(&mut self, slot: i64) -> Result<(), StoreError> {
         let [messages, _] = self.journal.records_of(slot)?;
         self.cancellations.learn(slot, &mut self.journal, &self.store)?;
@@ -275,7 +273,6 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Passes slots whose time is over and whose messages are all done.
     pub(super) fn pass(&mut self, now_ms: i64) {
         self.due.pass(now_ms);
     }
@@ -374,7 +371,6 @@ impl DelayEngine {
         Ok(next.unwrap_or(i64::MAX))
     }
 
-    /// Returns the state of the delayed messages.
     pub(super) fn counts(&mut self) -> Result<DelayCounts, StoreError> {
         self.read_timer_queue()?;
         // A message that became near after the last step may still be in its slot, which is precise to one second.
@@ -384,7 +380,6 @@ impl DelayEngine {
         Ok(self.accounts.counts(self.count_level_pending()?, next_due_ms))
     }
 
-    /// Returns notes for the user, each once.
     pub(super) fn take_notes(&mut self) -> Vec<String> {
         self.accounts.take_notes()
     }

@@ -201,7 +201,6 @@ impl DelayJournal {
         self.changed
     }
 
-    /// Whether a sync failed.
     pub(in crate::delay) fn has_failed(&self) -> bool {
         self.failed
     }

@@ -212,7 +212,6 @@ impl StateFiles {
         self.files.load_config(DELAY_OFFSET_FILE)
     }
 
-    /// Replaces `timercheck`.
     pub(in crate::delay) fn write_timer_check(&self, fields: &[u8]) -> Result<(), StoreError> {
         let path = self.check_path();
         let known = self.files.vfs.open(&path, Access::ReadWrite);

@@ -75,7 +75,6 @@ impl TimerLog {
         self.end
     }
 
-    /// Length of a file in bytes.
     pub(in crate::delay) fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
@@ -107,15 +106,15 @@ impl TimerLog {
     pub(in crate::delay) fn append(&mut self, units: &[(u64, TimerUnit)]) -> Result<(), StoreError> {
         let mut end = self.end;
         let mut buffer = Vec::new();
-        for row in units.chunk_by(|(before, _), (after, _)| before + UNIT == *after) {
-            let Some((start, _)) = row.first() else { continue };
+        for run in units.chunk_by(|(before, _), (after, _)| before + UNIT == *after) {
+            let Some((start, _)) = run.first() else { continue };
             if *start != end {
                 let left = start.saturating_sub(end);
                 let blank = encode_timer_blank(u32::try_from(left).unwrap_or(u32::MAX));
                 self.write(end, &blank)?;
             }
             buffer.clear();
-            for (_, unit) in row {
+            for (_, unit) in run {
                 buffer.extend_from_slice(&unit.encode());
             }
             self.write(*start, &buffer)?;
@@ -250,7 +249,6 @@ impl TimerLog {
         Ok(begin)
     }
 
-    /// Removes the files before `begin`.
     pub(in crate::delay) fn remove_before(&mut self, begin: u64) -> Result<(), StoreError> {
         while let Some(base) = self.segments.keys().next().copied().filter(|base| *base < begin) {
             self.remove(base)?;
@@ -258,7 +256,6 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Removes all files.
     pub(in crate::delay) fn reset(&mut self) -> Result<(), StoreError> {
         while let Some((base, _)) = self.segments.first_key_value() {
             let base = *base;

@@ -62,7 +62,6 @@ impl TimerWheel {
         Ok(Some(wheel))
     }
 
-    /// Whether the file exists.
     pub(in crate::delay) fn exists(&self) -> bool {
         self.file.is_some()
     }
@@ -173,8 +172,8 @@ impl TimerWheel {
         };
         let numbers: Vec<usize> = self.dirty.iter().copied().collect();
         let mut buffer = Vec::new();
-        for row in numbers.chunk_by(|before, after| before + 1 == *after) {
-            for some in row.chunks(PAGES_AT_ONCE) {
+        for run in numbers.chunk_by(|before, after| before + 1 == *after) {
+            for some in run.chunks(PAGES_AT_ONCE) {
                 buffer.clear();
                 for number in some {
                     buffer.extend_from_slice(self.page(*number)?);

@@ -208,7 +208,7 @@ fn level_records(store: &Store, saved: &SavedDelays, limit: u64) -> Result<Vec<(
             if records.is_empty() {
                 break;
             }
-            let dues = store.level_dues_of(queue_id, &records)?;
+            let dues = store.level_times()?.dues_of(queue_id, &records)?;
             let with_dues = records.iter().map(|record| record.commit_log_offset).zip(dues);
             found.extend(with_dues.filter_map(|(offset, due_ms)| Some((offset, due_ms?))));
         }

@@ -155,8 +155,11 @@ impl Transaction {
         half.unique_key = Some(key.as_str());
         half.queue_id = Some(0);
         let (length, before) = (properties.len(), parts.bytes);
-        let reserved =
-            inner.store.system_appends().max_together_bytes().and_then(|limit| parts.reserve_space(message, length, limit));
+        let reserved = inner
+            .store
+            .system_appends()
+            .max_together_bytes()
+            .and_then(|limit| parts.reserve_space(message, length, limit));
         half.properties = parts.memory.get(properties.clone()).unwrap_or_default();
         let stored = reserved.and_then(|()| inner.store.append(&half));
         let appended = match stored {

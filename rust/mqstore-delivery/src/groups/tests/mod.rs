@@ -356,7 +356,7 @@ fn what_was_committed_can_be_looked_up_later() {
     assert_eq!(of(1).last().unwrap(), &&("t".to_owned(), 1, 4, begin + 5000));
     assert!(found.iter().any(|one| one.3 < begin + 5000));
     assert_eq!(history("h").len(), 1);
-    let attributes = store.topic_attributes(super::offset_history::HISTORY_TOPIC).unwrap();
+    let attributes = store.settings().attributes_of(super::offset_history::HISTORY_TOPIC).unwrap();
     assert_eq!(attributes, [("cleanup.policy".to_owned(), "COMPACTION".to_owned())]);
 }
 

@@ -86,10 +86,9 @@ type Hunt = fn(&dyn Fn() -> bool) -> Result<(), Violation>;
 
 /// The hunt and the run that caught a switch before, tried first (an empty run: all of the hunt). A switch
 /// that its hint catches costs a second. For any other one, the full search follows.
-const HINTS: [(&str, &str, &str); 24] = [
+const HINTS: [(&str, &str, &str); 23] = [
     ("checkpoint.sync", "glances", "xs2-26"),
     ("close.sync_abort_removal", "glances", "xs2-26"),
-    ("consume_queue.sync_batch_file", "glances", "xs2-26"),
     ("consume_queue.sync_file", "glances", "xs2-26"),
     ("consume_queue.sync_folder", "glances", "xs2-26"),
     ("flush.h10_checkpoint_after_sync", "glances", "xs2-26"),

@@ -23,9 +23,8 @@ use mqstore_format::CqUnit;
 use mqstore_io::sync::Ordering;
 use mqstore_io::{Access, VfsFile};
 
-use super::discover;
 use super::layout::{UNIT_BYTES, offset_at};
-use super::queue::{ConsumeQueue, QueueDamage, Writing};
+use super::queue::{ConsumeQueue, Writing};
 use super::units;
 use super::units::{CHUNK_BYTES, UnitState, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
@@ -100,20 +99,10 @@ impl ConsumeQueue {
 
     fn find_bounds(&self, listed_max: Option<i64>) -> Result<(), StoreError> {
         let mut writing = self.writing.lock();
-        let listed = writing.listed.take();
-        let first_time = listed.is_some();
-        let mut listing = match listed {
-            Some(listed) => *listed,
-            None => self.list_files()?,
-        };
-        self.forget_uncommitted(&mut writing);
-        if let Some(base) = listing.empty_last {
-            writing.busy_mut().vacant.insert(base);
-        }
+        let (mut bases, first_time) = self.take_listing(&mut writing)?;
         writing.used_end = 0;
-        self.change_damage(|damage| *damage = QueueDamage { files: listing.damaged.take(), units: None });
         let mut bounds = (0, 0, 0);
-        while let Some(&base) = listing.bases.last() {
+        while let Some(&base) = bases.last() {
             // In stores with very many queues, most are not used soon. They should not fill the cache of open files.
             let file = if first_time { self.open_once(base)? } else { self.file(base)? };
             let listed_end = listed_max.map_or(Ok(None), |max| self.end_near(&*file, base, max))?;
@@ -125,22 +114,22 @@ impl ConsumeQueue {
                 writing.used_end = offset_at(base, tail.used);
                 let max = offset_at(base, position) + 1;
                 let floor = self.floor_position();
-                let min = match tail.first.filter(|_| listing.bases.len() == 1 && floor == 0) {
+                let min = match tail.first.filter(|_| bases.len() == 1 && floor == 0) {
                     Some((position, first)) => {
                         let offset = offset_at(base, position);
                         writing.min_record = Some((offset, first.physical_offset as u64));
                         offset
                     }
-                    None => self.find_min(&mut writing, &listing.bases, max, floor)?,
+                    None => self.find_min(&mut writing, &bases, max, floor)?,
                 };
                 bounds = (min, max, physical_end(&unit).unwrap_or_default());
                 break;
             }
             writing.busy_mut().vacant.insert(base);
-            listing.bases.pop();
+            bases.pop();
         }
         writing.found_end = writing.used_end;
-        *self.bases.write() = listing.bases;
+        self.list.write().bases = bases;
         self.publish(bounds);
         Ok(())
     }
@@ -161,12 +150,6 @@ impl ConsumeQueue {
         Ok(ends.then_some(position))
     }
 
-    fn list_files(&self) -> Result<discover::QueueListing, StoreError> {
-        let folder = self.folder();
-        let entries = discover::list_queue(&*self.home.files.vfs, &folder)?;
-        Ok(discover::classify(&folder, &entries, self.layout()))
-    }
-
     /// Removes every unit whose record starts at or after log offset `log_end`, and everything after the last unit that
     /// stays. Removes files that have no unit then, and drops uncommitted writes. Returns the number of removed units.
     ///
@@ -179,18 +162,15 @@ impl ConsumeQueue {
         if self.is_clean_before(&writing, log_end) {
             return Ok(0);
         }
-        let bases = self.bases.read().clone();
+        let bases = self.list.read().bases.clone();
         let cut = self.find_cut(&bases, writing.used_end, log_end)?;
         let dropped = bases.get(cut.files..).unwrap_or_default().iter().copied();
-        let mut gone: Vec<u64> = dropped.chain(mem::take(&mut writing.busy_mut().vacant)).collect();
-        gone.sort_unstable();
+        let gone = dropped.chain(mem::take(&mut writing.busy_mut().vacant)).collect();
         writing.min_record = None;
         // Readers must not be led to the removed units.
         self.publish((self.min_offset().min(cut.end), cut.end, cut.physical_end));
-        self.bases.write().truncate(cut.files);
-        for base in gone.into_iter().rev() {
-            self.remove_file(base)?;
-        }
+        self.list.write().bases.truncate(cut.files);
+        self.remove_files(gone)?;
         let mut odd = None;
         if let Some(&base) = cut.files.checked_sub(1).and_then(|index| bases.get(index)) {
             let used = self.position_in(base, writing.used_end);
@@ -219,7 +199,7 @@ impl ConsumeQueue {
         if self.physical_end.load(Ordering::Acquire) as u64 <= log_end {
             return Ok(self.max_offset());
         }
-        let bases = self.bases.read().clone();
+        let bases = self.list.read().bases.clone();
         let cut = self.find_cut(&bases, writing.used_end, log_end)?;
         Ok(self.end_after(cut.end, cut.physical_end).min(self.max_offset()))
     }
@@ -245,20 +225,14 @@ impl ConsumeQueue {
         self.move_min_offset(log_min, true)
     }
 
-    /// Like [`Self::correct_min_offset`], but never moves the minimum back. The floor of a topic can be before the log:
-    /// then older messages are in an archive, and files may still have units of segments that are gone.
-    pub(super) fn advance_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
-        self.move_min_offset(log_min, false)
-    }
-
-    fn move_min_offset(&self, log_min: u64, may_go_back: bool) -> Result<(), StoreError> {
+    pub(super) fn move_min_offset(&self, log_min: u64, may_go_back: bool) -> Result<(), StoreError> {
         let log_min = log_min.max(self.floor_position());
         let mut writing = self.writing.lock();
         let known = writing.min_record.filter(|(offset, _)| *offset == self.min.load(Ordering::Acquire));
         if known.is_some_and(|(_, record)| record >= log_min) {
             return Ok(());
         }
-        let bases = self.bases.read().clone();
+        let bases = self.list.read().bases.clone();
         let least = if may_go_back { 0 } else { self.min.load(Ordering::Acquire) };
         let min = self.find_min(&mut writing, &bases, self.committed_end(), log_min)?;
         self.min.store(min.max(least), Ordering::Release);
@@ -267,45 +241,13 @@ impl ConsumeQueue {
 
     /// Returns the log offset at which the record of the last unit before offset `end` ends; 0 for none.
     pub(super) fn physical_end_before(&self, end: i64) -> Result<i64, StoreError> {
-        let bases = self.bases.read().clone();
+        let bases = self.list.read().bases.clone();
         for &base in bases.iter().rev() {
             if let Some((_, unit)) = self.last_unit(base, self.position_in(base, end))? {
                 return Ok(physical_end(&unit).unwrap_or_default());
             }
         }
         Ok(0)
-    }
-
-    /// Makes the queue empty after its folder was moved away.
-    pub(super) fn forget_files(&self) {
-        self.forget_files_of(&mut self.writing.lock());
-    }
-
-    pub(super) fn forget_files_of(&self, writing: &mut Writing) {
-        self.forget_uncommitted(writing);
-        *writing = Writing::default();
-        self.home.cache.forget_dir(&self.folder());
-        self.bases.write().clear();
-        self.change_damage(|damage| *damage = QueueDamage::default());
-        self.publish((0, 0, 0));
-    }
-
-    /// Publishes the bounds to readers. A queue whose units are all from before a deletion of its topic is empty.
-    fn publish(&self, bounds: (i64, i64, i64)) {
-        let (min, max, physical_end) = if self.is_deleted(bounds.2) { (0, 0, 0) } else { bounds };
-        self.min.store(min, Ordering::Release);
-        self.physical_end.store(physical_end, Ordering::Release);
-        self.committed.store(max, Ordering::Release);
-    }
-
-    /// Drops slots that were written and never committed, and the files created for them.
-    pub(super) fn forget_uncommitted(&self, writing: &mut Writing) {
-        writing.found_end = writing.used_end;
-        for path in writing.forget_uncommitted().into_values() {
-            self.home.cache.forget(&path);
-            // If a file remains, the next open removes it with the staging folder.
-            let _ = self.home.files.vfs.remove_file(&path);
-        }
     }
 
     /// Returns the position of `offset` in the file `base`, or the nearest end of the file.
@@ -324,7 +266,7 @@ impl ConsumeQueue {
             }
         }
         let writing = self.writing.lock();
-        let bases = self.bases.read().clone();
+        let bases = self.list.read().bases.clone();
         let cut = self.find_cut(&bases, writing.used_end, log_end)?;
         match cut.files.checked_sub(1).and_then(|index| bases.get(index)) {
             Some(&base) => Ok(self.tail_below(base, self.position_in(base, cut.end))?.odd),
@@ -380,7 +322,7 @@ impl ConsumeQueue {
     }
 
     /// Returns the last unit before `end`, a position in the file `base`.
-    fn last_unit(&self, base: u64, end: u64) -> Result<Option<(u64, CqUnit)>, StoreError> {
+    pub(super) fn last_unit(&self, base: u64, end: u64) -> Result<Option<(u64, CqUnit)>, StoreError> {
         if end == 0 {
             return Ok(None);
         }
@@ -466,37 +408,14 @@ impl ConsumeQueue {
     }
 
     /// Whether the record of the file's last unit starts at or after log offset `log_min`.
-    pub(super) fn ends_at_or_after(&self, base: u64, end: u64, log_min: u64) -> Result<bool, StoreError> {
+    fn ends_at_or_after(&self, base: u64, end: u64, log_min: u64) -> Result<bool, StoreError> {
         let last = self.last_unit(base, end)?;
         Ok(last.is_some_and(|(_, unit)| unit.physical_offset as u64 >= log_min))
     }
 
-    /// Whether the record of the file's first unit starts before log offset `position`.
-    pub(super) fn starts_before(&self, base: u64, position: u64) -> Result<bool, StoreError> {
-        Ok(self.first_unit_of(base)?.is_some_and(|(_, unit)| (unit.physical_offset as u64) < position))
-    }
-
-    fn first_unit_of(&self, base: u64) -> Result<Option<(u64, CqUnit)>, StoreError> {
+    pub(super) fn first_unit_of(&self, base: u64) -> Result<Option<(u64, CqUnit)>, StoreError> {
         first_unit(&*self.file(base)?, 0..self.layout().file_bytes(), UNIT_BYTES)
             .map_err(|source| self.io(base, "reading queue units", source))
-    }
-
-    /// Returns the log offset of the first record that a unit in the files points to, also before the minimum; `None`
-    /// if there is no such unit.
-    pub fn first_log_offset(&self) -> Result<Option<u64>, StoreError> {
-        let bases = self.bases.read().clone();
-        for base in bases {
-            if let Some((_, unit)) = self.first_unit_of(base)? {
-                return Ok(Some(unit.physical_offset as u64));
-            }
-        }
-        Ok(None)
-    }
-
-    fn remove_file(&self, base: u64) -> Result<(), StoreError> {
-        self.home.remove_file(&self.path(base), "removing a queue file")?;
-        self.home.mark_folder(&self.folder());
-        Ok(())
     }
 
     fn zero(&self, writing: &mut Writing, base: u64, range: Range<u64>) -> Result<(), StoreError> {

@@ -12,39 +12,56 @@
 
 use mqstore_io::switch;
 
-use super::layout::offset_at;
-use super::queue::ConsumeQueue;
+use super::queue::{Queue, QueueUnit};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::OldFile;
 
-impl ConsumeQueue {
+impl<U: QueueUnit> Queue<U> {
     /// Returns the files whose last unit points before log offset `log_min`, oldest first. It never returns the last
     /// file with a unit for a record before `synced_to`, up to which log and queues are synced.
     pub fn files_below(&self, log_min: u64, synced_to: u64) -> Result<Vec<OldFile>, StoreError> {
-        let bases = self.bases.read().clone();
+        Ok(self.bases_below(log_min, synced_to)?.into_iter().map(|(_, file)| file).collect())
+    }
+
+    fn bases_below(&self, log_min: u64, synced_to: u64) -> Result<Vec<(u64, OldFile)>, StoreError> {
+        let bases = self.list.read().bases.clone();
         let mut older = bases.as_slice();
         while let Some((&last, before)) = older.split_last() {
             older = before;
-            if self.starts_before(last, synced_to)? {
+            if U::first_log_offset(self, last)?.is_some_and(|first| first < synced_to) {
                 break;
             }
         }
         let mut found = Vec::new();
         for &base in older {
-            if self.ends_at_or_after(base, self.layout().file_bytes(), log_min)? {
+            if U::last_log_offset(self, base)?.is_some_and(|last| last >= log_min) {
                 break;
             }
-            found.push(OldFile {
+            let offsets = U::offsets_of(self, base)?;
+            let file = OldFile {
                 path: self.path(base),
                 bytes: self.layout().file_bytes(),
-                first_offset: offset_at(base, 0),
-                last_offset: self.layout().end_of(base) - 1,
-            });
+                first_offset: offsets.start,
+                last_offset: offsets.end - 1,
+            };
+            found.push((base, file));
         }
         Ok(found)
     }
 
-    /// Moves the minimum like `advance_min_offset`, then removes the files of [`Self::files_below`]. Durable
+    /// Returns the log offset of the first record that a unit in the files points to, also before the minimum; `None`
+    /// if there is no such unit.
+    pub fn first_log_offset(&self) -> Result<Option<u64>, StoreError> {
+        let bases = self.list.read().bases.clone();
+        for base in bases {
+            if let Some(first) = U::first_log_offset(self, base)? {
+                return Ok(Some(first));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves the minimum to that of the log, never back, then removes the files of [`Self::files_below`]. Durable
     /// when it returns. Calls `removed` for each file.
     pub fn remove_below(
         &self,
@@ -53,21 +70,16 @@ impl ConsumeQueue {
         removed: &mut dyn FnMut(&OldFile),
     ) -> Result<(), StoreError> {
         self.home.writable("delete queue files")?;
-        let old = self.files_below(log_min, synced_to)?;
+        let old = self.bases_below(log_min, synced_to)?;
         if old.is_empty() {
             return Ok(());
         }
-        self.advance_min_offset(log_min)?;
+        U::advance_min_offset(self, log_min)?;
         // A thread that writes a unit to one of these files takes this lock too, and then finds that the file is gone.
         let mut writing = self.writing.lock();
         let folder = self.folder();
-        for file in old {
-            let base = self.layout().base_of(file.first_offset);
-            {
-                let mut bases = self.bases.write();
-                let kept: Vec<u64> = bases.iter().copied().filter(|other| *other != base).collect();
-                *bases = kept;
-            }
+        for (base, file) in old {
+            self.list.write().bases.retain(|other| *other != base);
             let busy = writing.busy_mut();
             busy.dirty_files.remove(&base);
             busy.recent = None;
@@ -78,9 +90,7 @@ impl ConsumeQueue {
         }
         Ok(())
     }
-}
 
-impl ConsumeQueue {
     /// Removes the files of a queue whose messages were all deleted with its topic. The last file goes first, so a
     /// program that finds the rest after a stop finds a shorter queue without a hole.
     pub(crate) fn remove_deleted(&self) -> Result<(), StoreError> {
@@ -91,7 +101,7 @@ impl ConsumeQueue {
         if !self.is_deleted(self.max_physical_end()) {
             return Ok(());
         }
-        let mut gone = self.bases.read().clone();
+        let mut gone = self.list.read().bases.clone();
         gone.extend(&writing.busy().vacant);
         if !gone.is_empty() {
             gone.sort_unstable();
@@ -109,8 +119,8 @@ impl super::QueueSet {
     /// Moves the minimum of the topic's queues to its floor.
     pub fn correct_min_offsets_of(&self, topic: &str) -> Result<(), StoreError> {
         for queue_id in self.ids(topic) {
-            self.get(topic, queue_id).map_or(Ok(()), |queue| queue.advance_min_offset(0))?;
-            self.batch(topic, queue_id).map_or(Ok(()), |queue| queue.advance_min_offset(0))?;
+            self.get(topic, queue_id).map_or(Ok(()), |queue| QueueUnit::advance_min_offset(&queue, 0))?;
+            self.batch(topic, queue_id).map_or(Ok(()), |queue| QueueUnit::advance_min_offset(&queue, 0))?;
         }
         Ok(())
     }

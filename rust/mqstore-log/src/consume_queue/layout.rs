@@ -56,12 +56,10 @@ pub(super) fn offset_at(base: u64, position: u64) -> i64 {
 impl QueueLayout {
     /// Creates the layout of files of `file_bytes`, rounded up to whole units and to at least one, as in RocketMQ.
     pub(super) fn new(file_bytes: u64) -> Self {
-        // Larger files would not overflow, but RocketMQ's own limit is 31 bits.
-        let capped = file_bytes.clamp(UNIT_BYTES, i32::MAX as u64 - UNIT_BYTES);
-        Self { file_bytes: capped.div_ceil(UNIT_BYTES) * UNIT_BYTES }
+        Self::of_units(UNIT_BYTES, file_bytes.div_ceil(UNIT_BYTES))
     }
 
-    /// Creates the layout of files of `units` units of `unit_bytes` each.
+    /// Creates the layout of files of `units` units of `unit_bytes` each. RocketMQ's limit is 31 bits.
     pub(super) fn of_units(unit_bytes: u64, units: u64) -> Self {
         Self { file_bytes: unit_bytes * units.clamp(1, i32::MAX as u64 / unit_bytes) }
     }

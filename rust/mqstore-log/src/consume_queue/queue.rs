@@ -1,29 +1,27 @@
-//! One queue: its bounds, its files, and reads of its units.
+//! One queue of either kind: its name, its bounds, its files and its damage. The kind is the unit in the files.
 //!
-//! This module owns `consumequeue/<topic>/<queue id>/`. Readers see the units from the minimum to the commit position,
-//! which is published with release order after the units are in their files. Readers lock only the list of files, for a
-//! moment, and read by position, so a writer never waits for them.
+//! A [`Queue`] owns a folder `<topic>/<queue id>/`. Readers see the units from the minimum to the commit position, which
+//! is published with release order after the units are in their files. Readers lock only the list of files, for a moment.
 //!
-//! Source: `ConsumeQueue`, `ConsumeQueueInterface`.
+//! Source: `ConsumeQueue`, `BatchConsumeQueue`, `ConsumeQueueInterface`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::mem;
+use std::ops::Range;
 use std::path::PathBuf;
 
-use mqstore_format::{CQ_UNIT_BYTES, CqUnit, offset_file_name};
+use mqstore_format::{CqUnit, offset_file_name};
 use mqstore_io::sync::{Arc, AtomicBool, AtomicI64, Mutex, Ordering, RwLock, Weak};
-use mqstore_io::{Access, RecentFiles, RecentMaps, Region, VfsFile};
+use mqstore_io::{RecentFiles, RecentMaps, VfsFile, switch};
 
-use super::context::QueueContext;
-use super::discover::QueueListing;
-use super::layout::{FilePart, QueueLayout, UNIT_BYTES};
+use super::context::{QueueContext, UnsyncedQueue};
+use super::discover::{self, QueueListing};
+use super::layout::{QueueLayout, UNIT_BYTES, offset_at};
 use super::uncommitted::UncommittedRanges;
-use super::units;
 use super::waiters::QueueWaiters;
 use mqstore_base::error::{IoContext, StoreError};
-
-/// Maximum bytes of one positional read in [`ConsumeQueue::read`].
-const READ_BYTES: u64 = 52_428 * UNIT_BYTES;
+use mqstore_base::store_files::StoreFiles;
 
 /// The units of one queue of one topic: the log offsets of its messages.
 ///
@@ -34,43 +32,90 @@ const READ_BYTES: u64 = 52_428 * UNIT_BYTES;
 /// consumequeue/<topic>/<queue id>/00000000000006000000
 ///   byte 0: unit 300,000 | unit 300,001 | ...            | record 8 | size 4 | tags code 8 |
 /// ```
+pub type ConsumeQueue = Queue<CqUnit>;
+
+/// A unit that files of a queue consist of, and what follows from it for its queues.
+pub trait QueueUnit: Debug + Sized + Send + Sync + 'static {
+    /// Byte length of a unit.
+    const BYTES: u64;
+
+    /// What the list of files says about the end of the last file, besides the commit position.
+    type Tail: Clone + Debug + Default + Send + Sync;
+
+    /// Returns the folder of all queues of this kind.
+    fn folder(files: &StoreFiles) -> PathBuf;
+
+    /// Returns the log offset of the record of the first unit in the file `base`.
+    fn first_log_offset(queue: &Queue<Self>, base: u64) -> Result<Option<u64>, StoreError>;
+
+    /// Returns the log offset of the record of the last unit in the file `base`, which is full.
+    fn last_log_offset(queue: &Queue<Self>, base: u64) -> Result<Option<u64>, StoreError>;
+
+    /// Returns the queue offsets of the file `base`, which is full.
+    fn offsets_of(queue: &Queue<Self>, base: u64) -> Result<Range<i64>, StoreError>;
+
+    /// Moves the minimum to the first unit whose record starts at or after `log_min` and the floor of the topic, but
+    /// never back. The floor can be before the log: then older messages are in an archive, and files may still have
+    /// units of segments that are gone.
+    fn advance_min_offset(queue: &Queue<Self>, log_min: u64) -> Result<(), StoreError>;
+}
+
+impl QueueUnit for CqUnit {
+    const BYTES: u64 = UNIT_BYTES;
+
+    type Tail = ();
+
+    fn folder(files: &StoreFiles) -> PathBuf {
+        files.consume_queue()
+    }
+
+    fn first_log_offset(queue: &ConsumeQueue, base: u64) -> Result<Option<u64>, StoreError> {
+        Ok(queue.first_unit_of(base)?.map(|(_, unit)| unit.physical_offset as u64))
+    }
+
+    fn last_log_offset(queue: &ConsumeQueue, base: u64) -> Result<Option<u64>, StoreError> {
+        let last = queue.last_unit(base, queue.layout().file_bytes())?;
+        Ok(last.map(|(_, unit)| unit.physical_offset as u64))
+    }
+
+    fn offsets_of(queue: &ConsumeQueue, base: u64) -> Result<Range<i64>, StoreError> {
+        Ok(offset_at(base, 0)..queue.layout().end_of(base))
+    }
+
+    fn advance_min_offset(queue: &ConsumeQueue, log_min: u64) -> Result<(), StoreError> {
+        queue.move_min_offset(log_min, false)
+    }
+}
+
+/// One queue with units of type `U`. See [`ConsumeQueue`] and [`super::BatchQueue`].
 #[derive(Debug)]
-pub struct ConsumeQueue {
+pub struct Queue<U: QueueUnit> {
     pub(super) home: Arc<QueueContext>,
-    pub(super) this: Weak<Self>,
+    this: Weak<Self>,
     topic: Arc<str>,
     queue_id: i32,
-    /// Named files in ascending order; the last one contains the last unit.
-    pub(super) bases: RwLock<Vec<u64>>,
+    pub(super) list: RwLock<FileList<U::Tail>>,
     pub(super) min: AtomicI64,
-    /// Commit position: one past the last unit that readers may see.
+    /// Commit position: one past the last offset that readers may see.
     pub(super) committed: AtomicI64,
     pub(super) physical_end: AtomicI64,
     damage: Mutex<Option<Box<QueueDamage>>>,
     pub(super) writing: Mutex<Writing>,
     /// Whether the queue is on the context's list of queues to sync.
-    pub(super) dirty: AtomicBool,
+    dirty: AtomicBool,
     arrivals: QueueWaiters,
     /// Maps of recently read files, in the process that writes.
-    maps: RecentMaps,
+    pub(super) maps: RecentMaps,
     /// Recently read files, in other processes.
-    files: RecentFiles,
+    pub(super) files: RecentFiles,
 }
 
-/// The place of a unit in a mapped file.
-#[derive(Debug)]
-pub struct MappedUnit {
-    map: Arc<Region>,
-    position: usize,
-}
-
-impl MappedUnit {
-    /// Returns the unit; `None` if it is blank.
-    pub fn unit(&self) -> Option<CqUnit> {
-        let mut bytes = [0; CQ_UNIT_BYTES];
-        self.map.read(self.position, &mut bytes).ok()?;
-        Some(CqUnit::decode(&bytes)).filter(|unit| !unit.is_blank())
-    }
+/// The named files of a queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FileList<T> {
+    /// Position of the first byte of each file in the queue, ascending; the last file contains the last unit.
+    pub(super) bases: Vec<u64>,
+    pub(super) tail: T,
 }
 
 /// The known damage of a queue.
@@ -140,12 +185,12 @@ impl Writing {
         busy.covered = UncommittedRanges::new();
         busy.recent = None;
         let staged = mem::take(&mut busy.staged);
-        self.rest();
+        self.free_if_empty();
         staged
     }
 
     /// Frees the state if it is empty: a store may have written very many queues once.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn free_if_empty(&mut self) {
         let WriteMemory { covered, staged, vacant, dirty_files, recent: _ } = self.busy();
         if covered.is_empty() && staged.is_empty() && vacant.is_empty() && dirty_files.is_empty() {
             self.busy = None;
@@ -153,14 +198,14 @@ impl Writing {
     }
 }
 
-impl ConsumeQueue {
+impl<U: QueueUnit> Queue<U> {
     pub(super) fn new(home: &Arc<QueueContext>, topic: &Arc<str>, queue_id: i32) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             home: Arc::clone(home),
             this: Weak::clone(this),
             topic: Arc::clone(topic),
             queue_id,
-            bases: RwLock::new(Vec::new()),
+            list: RwLock::default(),
             min: AtomicI64::new(0),
             committed: AtomicI64::new(0),
             physical_end: AtomicI64::new(0),
@@ -188,8 +233,8 @@ impl ConsumeQueue {
         self.queue_id
     }
 
-    /// Smallest queue offset that can be read; equal to [`Self::max_offset`] if none can. Source:
-    /// `ConsumeQueue#getMinOffsetInQueue`.
+    /// Smallest queue offset that can be read; equal to [`Self::max_offset`] if none can. Where a record holds several
+    /// messages, the offset of its first one. Source: `ConsumeQueue#getMinOffsetInQueue`.
     pub fn min_offset(&self) -> i64 {
         match self.committed_end() {
             0 => self.first_offset(),
@@ -198,7 +243,7 @@ impl ConsumeQueue {
     }
 
     /// One past the largest queue offset that can be read, which is the commit position. In an empty queue and before
-    /// [`Self::recover_bounds`] it is 0, or the offset at which the queue continues after its topic was deleted.
+    /// [`super::QueueSet::recover_bounds`] it is 0, or the offset at which the queue continues after its topic was deleted.
     /// Source: `ConsumeQueue#getMaxOffsetInQueue`.
     pub fn max_offset(&self) -> i64 {
         match self.committed_end() {
@@ -218,7 +263,7 @@ impl ConsumeQueue {
     }
 
     /// Returns the offset of the first message of an empty queue.
-    fn first_offset(&self) -> i64 {
+    pub(super) fn first_offset(&self) -> i64 {
         self.home.floors.first_offset(&self.topic, self.queue_id)
     }
 
@@ -256,8 +301,8 @@ impl ConsumeQueue {
         self.physical_end.load(Ordering::Acquire)
     }
 
-    /// Describes why units may be missing or wrong; `None` without known damage. [`Self::recover_bounds`] renews the
-    /// answer, and [`Self::truncate`] does for the part that it cuts.
+    /// Describes why units may be missing or wrong; `None` without known damage. [`super::QueueSet::recover_bounds`]
+    /// renews the answer, and [`ConsumeQueue::truncate`] does for the part that it cuts.
     pub fn damaged(&self) -> Option<String> {
         let damage = self.damage();
         damage.files.or(damage.units)
@@ -279,148 +324,13 @@ impl ConsumeQueue {
         self.damage.lock().as_ref().is_none_or(|damage| damage.units.is_none())
     }
 
-    /// Appends the committed units from `from` on to `out`, at most `max_units`.
-    ///
-    /// Each offset has one unit, exactly as it is on disk: a unit with [`CqUnit::is_blank`], or of size 0, stands for
-    /// an offset without a message. At the maximum, the result is empty; an offset outside the queue is
-    /// [`StoreError::OffsetOutOfRange`]. After an error, `out` may hold the units before it.
-    pub fn read(&self, from: i64, max_units: usize, out: &mut Vec<CqUnit>) -> Result<(), StoreError> {
-        self.read_each(from, max_units, |_, unit| out.push(unit))
-    }
-
-    /// Like [`Self::read`], and passes the offset of each unit.
-    pub fn read_each(
-        &self,
-        from: i64,
-        max_units: usize,
-        mut each: impl FnMut(i64, CqUnit),
-    ) -> Result<(), StoreError> {
-        self.check_range(from)?;
-        let outcome = self.read_files(from, max_units, &mut each);
-        if outcome.is_err() {
-            // Retention may have removed the file since the check of the minimum.
-            self.check_range(from)?;
-        }
-        outcome
-    }
-
-    /// Returns the place of the unit of `offset` in memory and prefetches it; `None` if the queue lacks the offset or
-    /// the file is not mapped.
-    pub fn mapped_unit(&self, offset: i64) -> Option<MappedUnit> {
-        if !(self.min_offset()..self.max_offset()).contains(&offset) {
-            return None;
-        }
-        let part = self.layout().parts(offset..offset + 1).next()?;
-        self.check_name_exists(&part).ok()?;
-        let map = self.in_memory(part.base)?;
-        let position = part.position as usize;
-        map.expect_read(position, CQ_UNIT_BYTES);
-        Some(MappedUnit { map, position })
-    }
-
-    /// Asks the system to fetch up to `units` units from `from` on, which will be read soon.
-    pub fn expect(&self, from: i64, units: i64) {
-        let to = from.saturating_add(units).min(self.max_offset());
-        for part in self.layout().parts(from.max(self.min_offset())..to) {
-            // The read itself will find and report this error.
-            if let Ok(file) = self.file(part.base) {
-                let _ = file.expect_read(part.position, part.end_position() - part.position);
-            }
-        }
-    }
-
-    /// Like [`Self::expect`], for a file system that fetches what it reads: a file is divided into equal ranges of at most
-    /// `most_bytes`, and the range of the unit at `offset` is fetched. A reader that names one offset after another needs
-    /// one request for each range.
-    pub fn expect_range(&self, offset: i64, most_bytes: u64) {
-        let max = self.max_offset();
-        if !(self.min_offset()..max).contains(&offset) || most_bytes == 0 {
-            return;
-        }
-        let (layout, base) = (self.layout(), self.layout().base_of(offset));
-        let range_bytes = layout.file_bytes().div_ceil(layout.file_bytes().div_ceil(most_bytes));
-        let start = layout.position_of(offset) / range_bytes * range_bytes;
-        let end = self.position_in(base, max).min(start + range_bytes);
-        // The read itself will find and report this error.
-        if let Ok(file) = self.file(base) {
-            let _ = file.expect_read(start, end.saturating_sub(start));
-        }
-    }
-
-    fn check_range(&self, offset: i64) -> Result<(), StoreError> {
-        let (min_offset, max_offset) = (self.min_offset(), self.max_offset());
-        if (min_offset..=max_offset).contains(&offset) {
-            return Ok(());
-        }
-        let (topic, queue_id) = (self.topic.to_string(), self.queue_id);
-        Err(StoreError::OffsetOutOfRange { topic, queue_id, offset, min_offset, max_offset })
-    }
-
-    fn read_files(
-        &self,
-        from: i64,
-        max_units: usize,
-        each: &mut impl FnMut(i64, CqUnit),
-    ) -> Result<(), StoreError> {
-        let wanted = i64::try_from(max_units).unwrap_or(i64::MAX).min(self.max_offset() - from);
-        let mut buffer = Vec::new();
-        let mut offset = from;
-        let mut take = |units: &[[u8; CQ_UNIT_BYTES]]| {
-            for unit in units {
-                each(offset, CqUnit::decode(unit));
-                offset += 1;
-            }
-        };
-        for part in self.layout().parts(from..from + wanted) {
-            self.check_name_exists(&part)?;
-            if let Some(map) = self.in_memory(part.base) {
-                // Committed units never change.
-                let bytes = map.view(part.position as usize, (part.end_position() - part.position) as usize);
-                let bytes = bytes.map_err(|error| self.io(part.base, "reading queue units", error.into()))?;
-                take(bytes.as_chunks().0);
-                continue;
-            }
-            let file = self.files.get(part.base, || self.file(part.base))?;
-            let mut position = part.position;
-            while position < part.end_position() {
-                let end = part.end_position().min(position + READ_BYTES);
-                let units = units::read_units(&*file, position..end, &mut buffer)
-                    .map_err(|source| self.io(part.base, "reading queue units", source))?;
-                take(units);
-                position = end;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the map of the file `base`, if it can be mapped. A process that only reads uses no map, because the
-    /// writer could cut the file under it.
-    fn in_memory(&self, base: u64) -> Option<Arc<Region>> {
-        if self.home.access == Access::Read {
-            return None;
-        }
-        let map = || self.home.cache.map(&self.path(base), Access::ReadWrite, self.layout().file_bytes());
-        self.maps.get(base, map).ok()
-    }
-
-    fn check_name_exists(&self, part: &FilePart) -> Result<(), StoreError> {
-        if self.bases.read().binary_search(&part.base).is_err() {
-            let reason = format!(
-                "the queue file with offsets {} to {} is missing; run `mqstore rebuild` to derive it from the log",
-                part.offsets.start, part.offsets.end
-            );
-            return Err(StoreError::corrupt(&self.path(part.base), 0, reason));
-        }
-        Ok(())
-    }
-
     pub(super) fn layout(&self) -> QueueLayout {
         self.home.layout
     }
 
     /// Folder of the queue's files.
     pub(super) fn folder(&self) -> PathBuf {
-        let mut folder = self.home.files.consume_queue();
+        let mut folder = U::folder(&self.home.files);
         folder.push(&*self.topic);
         folder.push(self.queue_id.to_string());
         folder
@@ -445,5 +355,109 @@ impl ConsumeQueue {
 
     pub(super) fn io(&self, base: u64, action: &'static str, source: std::io::Error) -> StoreError {
         StoreError::io(&self.path(base), action, source)
+    }
+
+    pub(super) fn list_files(&self) -> Result<QueueListing, StoreError> {
+        let folder = self.folder();
+        let entries = discover::list_queue(&*self.home.files.vfs, &folder)?;
+        Ok(discover::classify(&folder, &entries, self.layout()))
+    }
+
+    /// Begins to find the bounds: returns the files, forgets the writes and the damage, and says whether the files were
+    /// listed by the load of the set.
+    pub(super) fn take_listing(&self, writing: &mut Writing) -> Result<(Vec<u64>, bool), StoreError> {
+        let listed = writing.listed.take();
+        let first_time = listed.is_some();
+        let listing = listed.map_or_else(|| self.list_files(), |listed| Ok(*listed))?;
+        self.forget_uncommitted(writing);
+        if let Some(base) = listing.empty_last {
+            writing.busy_mut().vacant.insert(base);
+        }
+        self.change_damage(|damage| *damage = QueueDamage { files: listing.damaged, units: None });
+        Ok((listing.bases, first_time))
+    }
+
+    /// Publishes the bounds to readers: minimum, maximum and the end of the last record. A queue whose units are all
+    /// from before a deletion of its topic is empty.
+    pub(super) fn publish(&self, bounds: (i64, i64, i64)) {
+        let (min, max, physical_end) = if self.is_deleted(bounds.2) { (0, 0, 0) } else { bounds };
+        self.min.store(min, Ordering::Release);
+        self.physical_end.store(physical_end, Ordering::Release);
+        self.committed.store(max, Ordering::Release);
+    }
+
+    /// Makes the queue empty after its folder was moved away.
+    pub(super) fn forget_files(&self) {
+        self.forget_files_of(&mut self.writing.lock());
+    }
+
+    pub(super) fn forget_files_of(&self, writing: &mut Writing) {
+        self.forget_uncommitted(writing);
+        *writing = Writing::default();
+        self.home.cache.forget_dir(&self.folder());
+        *self.list.write() = FileList::default();
+        self.change_damage(|damage| *damage = QueueDamage::default());
+        self.publish((0, 0, 0));
+    }
+
+    /// Drops slots that were written and never committed, and the files created for them.
+    pub(super) fn forget_uncommitted(&self, writing: &mut Writing) {
+        writing.found_end = writing.used_end;
+        for path in writing.forget_uncommitted().into_values() {
+            self.home.cache.forget(&path);
+            // If a file remains, the next open removes it with the staging folder.
+            let _ = self.home.files.vfs.remove_file(&path);
+        }
+    }
+
+    /// Removes the files `bases`, the last one first, so that a crash leaves a shorter queue.
+    pub(super) fn remove_files(&self, mut bases: Vec<u64>) -> Result<(), StoreError> {
+        bases.sort_unstable();
+        for base in bases.into_iter().rev() {
+            self.home.remove_file(&self.path(base), "removing a queue file")?;
+            self.home.mark_folder(&self.folder());
+        }
+        Ok(())
+    }
+
+    /// Marks the file `base` as unsynced.
+    pub(super) fn touch(&self, writing: &mut Writing, base: u64) {
+        writing.busy_mut().dirty_files.insert(base);
+        if !self.dirty.swap(true, Ordering::AcqRel) {
+            self.home.mark_dirty(self.this.clone());
+        }
+    }
+}
+
+impl<U: QueueUnit> UnsyncedQueue for Queue<U> {
+    fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Skips staged files: they are not valid before they get their name.
+    fn flush_files(&self) -> Result<(), StoreError> {
+        self.dirty.store(false, Ordering::Release);
+        let mut dirty = {
+            let mut writing = self.writing.lock();
+            let dirty = mem::take(&mut writing.busy_mut().dirty_files);
+            writing.free_if_empty();
+            dirty
+        };
+        while let Some(base) = dirty.pop_first() {
+            if self.list.read().bases.binary_search(&base).is_err() {
+                continue;
+            }
+            let synced = self.file(base).and_then(|file| {
+                switch::step("consume_queue.sync_file", || file.sync_data())
+                    .map_err(|source| self.io(base, "syncing a queue file", source))
+            });
+            if let Err(error) = synced {
+                let mut writing = self.writing.lock();
+                writing.busy_mut().dirty_files.append(&mut dirty);
+                self.touch(&mut writing, base);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! All queues of a store.
 //!
 //! This module owns the tables from topic and queue id to queue, and the list of other entries in `consumequeue/` and
-//! `batchconsumequeue/`. A load reads only folders. A queue is an entry in a table and a few words of memory.
+//! `batchconsumequeue/`. A load reads only folders.
 //! Descriptors come from one bounded cache, so tens of thousands of queues need no more of them than a few.
 //!
 //! Source: `ConsumeQueueStore`, `AbstractConsumeQueueStore`.
@@ -10,15 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use mqstore_format::validate_stored_topic;
-use mqstore_io::sync::{Arc, Mutex, RwLock};
+use mqstore_format::{BatchCqUnit, CqUnit, validate_stored_topic};
+use mqstore_io::sync::{Arc, Mutex};
 use mqstore_io::{Access, FileCache, parallel_map};
 
-use super::batch::{BatchQueue, BatchQueues};
-use super::context::QueueContext;
-use super::discover::{self, FoundQueue, FoundQueues};
-use super::layout::{QueueLayout, UNIT_BYTES};
+use super::batch::BatchQueue;
+use super::layout::{BATCH_UNIT_BYTES, QueueLayout};
 use super::queue::ConsumeQueue;
+use super::table::{QueueTable, TopicQueues, find};
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
@@ -32,54 +31,12 @@ fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
     Arc::new(FileCache::new(Arc::clone(&files.vfs), queue_files))
 }
 
-/// The queues of one topic.
-#[derive(Debug, Default)]
-struct TopicQueues {
-    /// Queues by ascending id. In stores with very many topics, most topics have one queue.
-    queues: Vec<(i32, Arc<ConsumeQueue>)>,
-}
-
-impl TopicQueues {
-    fn get(&self, queue_id: i32) -> Option<&Arc<ConsumeQueue>> {
-        let place = self.queues.binary_search_by_key(&queue_id, |(id, _)| *id).ok()?;
-        self.queues.get(place).map(|(_, queue)| queue)
-    }
-
-    fn get_or_insert_with(
-        &mut self,
-        queue_id: i32,
-        make: impl FnOnce() -> Arc<ConsumeQueue>,
-    ) -> Arc<ConsumeQueue> {
-        if let Some(queue) = self.get(queue_id) {
-            return Arc::clone(queue);
-        }
-        let queue = make();
-        let place = self.queues.partition_point(|(id, _)| *id < queue_id);
-        if self.queues.is_empty() {
-            self.queues.reserve_exact(1);
-        }
-        self.queues.insert(place, (queue_id, Arc::clone(&queue)));
-        queue
-    }
-
-    fn ids(&self) -> impl Iterator<Item = i32> {
-        self.queues.iter().map(|(id, _)| *id)
-    }
-}
-
-fn count(queues: &BTreeMap<Arc<str>, TopicQueues>) -> usize {
-    queues.values().map(|topic| topic.queues.len()).sum()
-}
-
 /// The consume queues and batch queues of one store.
 #[derive(Debug)]
 pub struct QueueSet {
-    home: Arc<QueueContext>,
-    queues: RwLock<BTreeMap<Arc<str>, TopicQueues>>,
-    batch: BatchQueues,
+    plain: QueueTable<CqUnit>,
+    batch: QueueTable<BatchCqUnit>,
     strays: Mutex<Vec<Stray>>,
-    /// Whether the file length is the configured one, because no file shows another.
-    guessed: bool,
 }
 
 impl QueueSet {
@@ -107,46 +64,40 @@ impl QueueSet {
         cache: Arc<FileCache>,
         floors: &TopicFloors,
     ) -> Result<Self, StoreError> {
-        let configured = QueueLayout::new(configured_file_bytes).file_bytes();
-        let found = discover::scan(&*files.vfs, &files.consume_queue())?;
-        let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
-        let layout = QueueLayout::new(len.unwrap_or(configured));
-        let home = Arc::new(QueueContext::new(files, Arc::clone(&cache), layout, access, floors));
+        let configured = QueueLayout::new(configured_file_bytes);
+        let (plain, plain_strays) = QueueTable::load(files, configured, access, &cache, floors)?;
         // As in RocketMQ, batch queues have the same number of units in a file unless their files show another.
-        let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache, floors)?;
-        let guessed = len.is_none();
-        let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed };
-        // While another process writes, this listing may already be out of date.
-        set.add(found, strays, access == Access::ReadWrite);
+        let configured = QueueLayout::of_units(BATCH_UNIT_BYTES, configured.units_per_file() as u64);
+        let (batch, mut strays) = QueueTable::load(files, configured, access, &cache, floors)?;
+        strays.extend(plain_strays);
+        let set = Self { plain, batch, strays: Mutex::new(strays) };
         set.add_deleted();
         Ok(set)
     }
 
     /// Creates an empty set with files of the same lengths, under the root of `files`.
-    pub fn aside(&self, files: &StoreFiles) -> Result<Self, StoreError> {
+    pub fn aside(&self, files: &StoreFiles) -> Self {
         let cache = open_queue_files(files);
-        let (access, floors) = (Access::ReadWrite, &self.home.floors);
-        let home = Arc::new(QueueContext::new(files, Arc::clone(&cache), self.home.layout, access, floors));
-        let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), access, cache, floors)?;
-        let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: false };
+        let (plain, batch) = (self.plain.aside(files, &cache), self.batch.aside(files, &cache));
+        let set = Self { plain, batch, strays: Mutex::default() };
         set.add_deleted();
-        Ok(set)
+        set
     }
 
     /// The floors of deleted topics, which every queue respects.
     pub fn floors(&self) -> &TopicFloors {
-        &self.home.floors
+        &self.plain.home.floors
     }
 
     /// Adds the queues of deleted topics without a file: their next offset is in the floor of the topic.
     fn add_deleted(&self) {
-        for (topic, floor) in self.home.floors.now().iter() {
+        for (topic, floor) in self.plain.home.floors.now().iter() {
             if validate_stored_topic(topic).is_err() {
                 continue;
             }
             for queue_id in floor.queues.keys().filter(|queue_id| **queue_id >= 0) {
                 if self.batch.get(topic, *queue_id).is_none() {
-                    self.insert(topic, *queue_id);
+                    self.plain.insert(topic, *queue_id);
                 }
             }
         }
@@ -155,7 +106,7 @@ impl QueueSet {
     /// Removes the queue files of a deleted topic, as far as they hold no newer message. Its floor must be durable. A
     /// later open removes the files that are left after a stop.
     pub fn remove_deleted(&self, topic: &str) -> Result<(), StoreError> {
-        self.home.writable("remove the queues of a deleted topic")?;
+        self.plain.home.writable("remove the queues of a deleted topic")?;
         self.add_deleted();
         for queue_id in self.ids(topic) {
             self.get(topic, queue_id).map_or(Ok(()), |queue| queue.remove_deleted())?;
@@ -166,7 +117,7 @@ impl QueueSet {
 
     /// Returns the lengths of new files of queues and of batch queues, each only if no existing file shows one.
     pub fn guessed_lens(&self) -> (Option<u64>, Option<u64>) {
-        (self.guessed.then(|| self.home.layout.file_bytes()), self.batch.guessed_len())
+        (self.plain.guessed_len(), self.batch.guessed_len())
     }
 
     /// Reloads the set after all files were replaced by equivalent files. No write may run meanwhile; readers may
@@ -181,31 +132,11 @@ impl QueueSet {
     /// Adds queues that appeared since the load, for readers that follow another process. Known queues do not change:
     /// [`ConsumeQueue::recover_bounds`] renews one of them.
     pub fn refresh(&self) -> Result<(), StoreError> {
-        let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue())?;
-        let strays = self.batch.refresh()?;
-        self.add(found, strays, false);
-        Ok(())
-    }
-
-    /// Adds the listed queues. `alone` says that no other process changes them before their bounds are found.
-    fn add(&self, found: FoundQueues, mut strays: Vec<Stray>, alone: bool) {
-        strays.extend(found.strays);
-        let mut queues = self.queues.write();
-        for found in found.queues.chunk_by(|a, b| Arc::ptr_eq(&a.topic, &b.topic)) {
-            let Some(topic) = found.first().map(|found| &found.topic) else { continue };
-            let known = queues.entry(Arc::clone(topic)).or_default();
-            for FoundQueue { queue_id, entries, .. } in found {
-                let new = || ConsumeQueue::new(&self.home, topic, *queue_id);
-                let queue = known.get_or_insert_with(*queue_id, new);
-                let mut listing = discover::classify(&queue.folder(), entries, self.home.layout);
-                queue.change_damage(|damage| damage.files.clone_from(&listing.damaged));
-                strays.append(&mut listing.strays);
-                if alone {
-                    queue.writing.lock().listed = Some(Box::new(listing));
-                }
-            }
-        }
+        let plain = self.plain.refresh()?;
+        let mut strays = self.batch.refresh()?;
+        strays.extend(plain);
         *self.strays.lock() = strays;
+        Ok(())
     }
 
     /// Finds the bounds of all queues; see [`ConsumeQueue::recover_bounds`].
@@ -227,7 +158,7 @@ impl QueueSet {
                 listed(queue).map_or(Ok(()), |max| queue.expect_bounds(max))?;
             }
             let work = |queue: &Arc<ConsumeQueue>| queue.recover_bounds_near(listed(queue));
-            parallel_map(self.home.helpers, "mq-queues", queues, work).map(drop)
+            parallel_map(self.plain.home.helpers, "mq-queues", queues, work).map(drop)
         })
     }
 
@@ -236,30 +167,30 @@ impl QueueSet {
         &self,
         work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
     ) -> Result<(), StoreError> {
-        parallel_map(self.home.helpers, "mq-queues", &self.all(), |queue| work(queue)).map(drop)
+        self.plain.for_each(work)
     }
 
     /// Returns and clears the notes for the user.
     pub fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut self.home.notes.lock())
+        std::mem::take(&mut self.plain.home.notes.lock())
     }
 
     /// Releases the descriptors of a set that is not used any more.
     pub fn release(&self) {
-        let files = &self.home.files;
+        let files = &self.plain.home.files;
         for folder in [files.root.clone(), files.consume_queue(), files.batch_consume_queue()] {
-            self.home.cache.forget_dir(&folder);
+            self.plain.home.cache.forget_dir(&folder);
         }
     }
 
     /// Returns the number of files that are open, and the number that the set may keep open.
     pub fn open_files(&self) -> (usize, usize) {
-        (self.home.cache.len(), self.home.cache.capacity())
+        (self.plain.home.cache.len(), self.plain.home.cache.capacity())
     }
 
     /// Byte length of every queue file, a multiple of 20.
     pub fn file_bytes(&self) -> u64 {
-        self.home.layout.file_bytes()
+        self.plain.home.layout.file_bytes()
     }
 
     /// Returns the entries of the queues' folders that are no queue files, as of the load or the last refresh.
@@ -269,25 +200,13 @@ impl QueueSet {
 
     /// Returns the queue, if it is known.
     pub fn get(&self, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
-        self.queues.read().get(topic)?.get(queue_id).cloned()
+        self.plain.get(topic, queue_id)
     }
 
     /// Returns the queue, and creates it if necessary. A new queue has no files before its first commit. Fails for a
     /// read-only set, and for a topic name that cannot be a folder name.
     pub fn get_or_create(&self, topic: &str, queue_id: i32) -> Result<Arc<ConsumeQueue>, StoreError> {
-        if let Some(queue) = self.get(topic, queue_id) {
-            return Ok(queue);
-        }
-        self.home.may_add(topic, queue_id)?;
-        Ok(self.insert(topic, queue_id))
-    }
-
-    /// Returns the queue, and adds it if it is missing.
-    fn insert(&self, topic: &str, queue_id: i32) -> Arc<ConsumeQueue> {
-        let mut queues = self.queues.write();
-        let topic = queues.get_key_value(topic).map_or_else(|| topic.into(), |(topic, _)| Arc::clone(topic));
-        let known = queues.entry(Arc::clone(&topic)).or_default();
-        known.get_or_insert_with(queue_id, || ConsumeQueue::new(&self.home, &topic, queue_id))
+        self.plain.get_or_create(topic, queue_id)
     }
 
     /// Returns the batch queue, if it is known.
@@ -308,16 +227,13 @@ impl QueueSet {
 
     /// Returns all queues except batch queues, by topic and id.
     pub fn all(&self) -> Vec<Arc<ConsumeQueue>> {
-        let queues = self.queues.read();
-        let mut all = Vec::with_capacity(count(&queues));
-        all.extend(queues.values().flat_map(|topic| topic.queues.iter().map(|(_, queue)| Arc::clone(queue))));
-        all
+        self.plain.all()
     }
 
     /// Calls `look` for all queues except batch queues, by topic and id, until it fails. No queue is added meanwhile.
     pub fn try_each<E>(&self, mut look: impl FnMut(&ConsumeQueue) -> Result<(), E>) -> Result<(), E> {
-        let queues = self.queues.read();
-        queues.values().flat_map(|topic| &topic.queues).try_for_each(|(_, queue)| look(queue))
+        let queues = self.plain.queues.read();
+        queues.values().flatten().try_for_each(|(_, queue)| look(queue))
     }
 
     /// Like [`Self::try_each`], for a `look` that cannot fail.
@@ -331,15 +247,16 @@ impl QueueSet {
     /// Returns minimum and maximum of the named queues; `None` for an unknown queue. Fastest if the names have the
     /// order of [`Self::all`].
     pub fn bounds_of(&self, names: &[(&str, i32)]) -> Vec<Option<(i64, i64)>> {
-        let queues = self.queues.read();
-        let has_batches = !self.batches().is_empty();
+        let queues = self.plain.queues.read();
+        let has_batches = self.batch.count() > 0;
         let chunks: Vec<_> = names.chunk_by(|(a, _), (b, _)| a == b).collect();
-        let bounds = parallel_map(self.home.helpers, "mq-queues", &chunks, |names| {
+        let bounds = parallel_map(self.plain.home.helpers, "mq-queues", &chunks, |names| {
             let plain = names.first().and_then(|(topic, _)| queues.get(*topic));
             let bounds = names.iter().map(|(topic, queue_id)| {
                 let batch = if has_batches { self.batch(topic, *queue_id) } else { None };
                 let batch = batch.map(|queue| (queue.min_offset(), queue.max_offset()));
-                batch.or_else(|| plain?.get(*queue_id).map(|queue| (queue.min_offset(), queue.max_offset())))
+                batch
+                    .or_else(|| find(plain?, *queue_id).map(|queue| (queue.min_offset(), queue.max_offset())))
             });
             Ok::<_, Infallible>(bounds.collect::<Vec<_>>())
         });
@@ -368,14 +285,12 @@ impl QueueSet {
 
     /// Number of queues, batch queues included.
     pub fn count(&self) -> usize {
-        count(&self.queues.read()) + self.batches().len()
+        self.plain.count() + self.batch.count()
     }
 
     /// Returns the queue ids of one topic, batch queues included.
     pub fn ids(&self, topic: &str) -> BTreeSet<i32> {
-        let mut ids = self.batch.ids(topic);
-        ids.extend(self.queues.read().get(topic).into_iter().flat_map(TopicQueues::ids));
-        ids
+        self.batch.ids(topic).into_iter().chain(self.plain.ids(topic)).collect()
     }
 
     /// Whether the queue is known and has a unit that can be read.
@@ -395,8 +310,9 @@ impl QueueSet {
 
     /// Returns the queue ids of each topic in ascending order, batch queues included.
     pub fn topics(&self) -> BTreeMap<String, Vec<i32>> {
-        let queues = self.queues.read();
-        let plain = queues.iter().map(|(topic, queues)| (topic.to_string(), queues.ids().collect()));
+        let queues = self.plain.queues.read();
+        let ids = |queues: &TopicQueues<CqUnit>| queues.iter().map(|(id, _)| *id).collect();
+        let plain = queues.iter().map(|(topic, queues)| (topic.to_string(), ids(queues)));
         let mut topics: BTreeMap<String, Vec<i32>> = plain.collect();
         for queue in self.batches() {
             let ids = topics.entry(queue.topic().to_owned()).or_default();
@@ -409,21 +325,21 @@ impl QueueSet {
 
     /// Lets the next flush sync the names in `folder`, which other code created.
     pub fn mark_folder(&self, folder: &Path) {
-        self.home.mark_folder(folder);
+        self.plain.home.mark_folder(folder);
     }
 
     /// Syncs all changes since the last flush: files with new units, then folders with new or removed names. After an
     /// error, the next flush syncs the rest.
     pub fn flush(&self) -> Result<(), StoreError> {
-        self.home.flush()?;
-        self.batch.flush()
+        self.plain.home.flush()?;
+        self.batch.home.flush()
     }
 
     /// Moves the folder of a queue to `lost+found/`, so that dispatch can derive the queue from the log again; it is
     /// empty then. This is one rename: after a crash the old queue exists, or none. Returns the new path of the folder;
     /// `None` if none existed.
     pub fn set_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
-        self.home.writable("set a queue aside")?;
+        self.plain.home.writable("set a queue aside")?;
         let queue = self.get_or_create(topic, queue_id)?;
         let moved = self.move_to_lost_and_found("consumequeue", topic, queue_id, &queue.folder())?;
         queue.forget_files();
@@ -432,7 +348,7 @@ impl QueueSet {
 
     /// Like [`Self::set_aside`], for a batch queue.
     pub fn quarantine_batch_queue(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
-        self.home.writable("set a queue aside")?;
+        self.plain.home.writable("set a queue aside")?;
         let queue = self.batch_or_create(topic, queue_id)?;
         let moved = self.move_to_lost_and_found("batchconsumequeue", topic, queue_id, &queue.folder())?;
         queue.forget_files();
@@ -446,9 +362,10 @@ impl QueueSet {
         queue_id: i32,
         from: &Path,
     ) -> Result<Option<PathBuf>, StoreError> {
-        let vfs = &self.home.files.vfs;
-        let number = self.home.files.clock.now_ms();
-        let target = self.home.files.lost_and_found_for(from).join(format!("{kind}.{number}")).join(topic);
+        let vfs = &self.plain.home.files.vfs;
+        let number = self.plain.home.files.clock.now_ms();
+        let target =
+            self.plain.home.files.lost_and_found_for(from).join(format!("{kind}.{number}")).join(topic);
         vfs.create_dir_all(&target).at(&target, "creating a folder for a damaged queue")?;
         let mut to = target.join(queue_id.to_string());
         let mut copy = 0;
@@ -466,8 +383,8 @@ impl QueueSet {
             }
         };
         if moved.is_some() {
-            for folder in from.parent().into_iter().chain(self.home.files.folders_up_from(&target)) {
-                self.home.mark_folder(folder);
+            for folder in from.parent().into_iter().chain(self.plain.home.files.folders_up_from(&target)) {
+                self.plain.home.mark_folder(folder);
             }
         }
         Ok(moved)

@@ -25,10 +25,8 @@ use std::ops::{ControlFlow, Range};
 
 use mqstore_format::{BLANK_UNIT, CqUnit};
 use mqstore_io::VfsFile;
-use mqstore_io::switch;
 use mqstore_io::sync::{Arc, Ordering};
 
-use super::context::UnsyncedQueue;
 use super::layout::{FilePart, UNIT_BYTES, offset_at};
 use super::queue::{ConsumeQueue, Writing};
 use super::uncommitted::UncommittedRange;
@@ -260,7 +258,7 @@ impl ConsumeQueue {
     /// Whether the file of `part` precedes those of the queue, and a retention hides the record at log offset
     /// `physical`: the file went with it.
     fn is_removed(&self, part: &FilePart, physical: i64) -> bool {
-        let precedes = self.bases.read().last().is_some_and(|last| part.base < *last);
+        let precedes = self.list.read().bases.last().is_some_and(|last| part.base < *last);
         precedes && u64::try_from(physical).is_ok_and(|at| at < self.floor_position())
     }
 
@@ -305,7 +303,7 @@ impl ConsumeQueue {
         if let Some(file) = recent.and_then(|(_, file)| file.upgrade()) {
             return Ok(Some(file));
         }
-        let file = if self.bases.read().binary_search(&base).is_ok() {
+        let file = if self.list.read().bases.binary_search(&base).is_ok() {
             self.file(base)?
         } else if let Some(path) = writing.busy().staged.get(&base) {
             self.home.cache.get(path, self.home.access).at(path, "opening a staged queue file")?
@@ -319,7 +317,7 @@ impl ConsumeQueue {
     /// Returns why the file of `part` must not be created for a record at log offset `physical`; `None` if it may.
     fn missing_file_reason(&self, writing: &Writing, part: &FilePart, physical: i64) -> Option<String> {
         let offset = part.offsets.start;
-        let named = self.bases.read().last().copied();
+        let named = self.list.read().bases.last().copied();
         if named.is_some_and(|last| part.base < last) {
             return Some(format!("queue offset {offset} is in a file that was deleted or lost"));
         }
@@ -484,52 +482,11 @@ impl ConsumeQueue {
             self.home.cache.forget(staged);
             self.home.cache.forget(&path);
             self.home.mark_folder(&folder);
-            self.bases.write().push(base);
+            self.list.write().bases.push(base);
             let busy = writing.busy_mut();
             busy.vacant.remove(&base);
             busy.staged.remove(&base);
             self.touch(writing, base);
-        }
-        Ok(())
-    }
-
-    /// Marks the file `base` as unsynced.
-    pub(super) fn touch(&self, writing: &mut Writing, base: u64) {
-        writing.busy_mut().dirty_files.insert(base);
-        if !self.dirty.swap(true, Ordering::AcqRel) {
-            self.home.mark_dirty(self.this.clone());
-        }
-    }
-}
-
-impl UnsyncedQueue for ConsumeQueue {
-    fn is_dirty(&self) -> bool {
-        self.dirty.load(Ordering::Acquire)
-    }
-
-    /// Skips staged files: they are not valid before they get their name.
-    fn flush_files(&self) -> Result<(), StoreError> {
-        self.dirty.store(false, Ordering::Release);
-        let mut dirty = {
-            let mut writing = self.writing.lock();
-            let dirty = std::mem::take(&mut writing.busy_mut().dirty_files);
-            writing.rest();
-            dirty
-        };
-        while let Some(base) = dirty.pop_first() {
-            if self.bases.read().binary_search(&base).is_err() {
-                continue;
-            }
-            let synced = self.file(base).and_then(|file| {
-                switch::step("consume_queue.sync_file", || file.sync_data())
-                    .map_err(|source| self.io(base, "syncing a queue file", source))
-            });
-            if let Err(error) = synced {
-                let mut writing = self.writing.lock();
-                writing.busy_mut().dirty_files.append(&mut dirty);
-                self.touch(&mut writing, base);
-                return Err(error);
-            }
         }
         Ok(())
     }

@@ -91,7 +91,7 @@ impl RebuildRun {
         for folder in staged.staging_folders() {
             files.vfs.create_dir_all(&folder).at(&folder, "creating the folder of a rebuild")?;
         }
-        let queues = Arc::new(queues.aside(&staged)?);
+        let queues = Arc::new(queues.aside(&staged));
         let index = Arc::new(IndexSet::load(&staged, None, index.geometry(), Access::ReadWrite)?);
         let dispatcher = Dispatcher::new(
             &staged,

@@ -24,6 +24,7 @@ pub mod options;
 pub mod progress;
 pub mod retry;
 pub mod store_files;
+pub mod strays;
 pub mod topic_floors;
 pub mod wake_signal;
 pub mod work_times;

@@ -11,7 +11,6 @@
 //!
 //! Source: `ConsumeQueueStore#load`, `MappedFileQueue#doLoad`, `RocksDBConsumeQueueStore`.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -22,6 +21,7 @@ use mqstore_io::{DirEntry, FileKind, Vfs, parallel_map};
 use super::layout::QueueLayout;
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::{OWN_FOLDER, QUEUES_IN_ROCKSDB};
+use mqstore_base::strays::{is_folder, most_frequent_len, wrong_kind};
 
 /// Name of the threads that list folders together with the caller.
 const LISTING_THREAD: &str = "mq-list";
@@ -59,14 +59,8 @@ pub(super) struct QueueListing {
 /// Lists all queues; a missing folder counts as empty.
 pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<FoundQueues, StoreError> {
     let mut found = FoundQueues::default();
-    match vfs.stat(root) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        Err(error) => return Err(StoreError::io(root, "reading the queue folder", error)),
-        Ok(stat) if stat.kind != FileKind::Directory => {
-            found.strays.push(stray(root, format!("{}, not a folder of queues", kind_name(stat.kind))));
-            return Ok(found);
-        }
-        Ok(_) => {}
+    if !is_folder(vfs, root, "reading the queue folder", "a folder of queues", &mut found.strays)? {
+        return Ok(found);
     }
     let topics = scan_root(vfs, root, &mut found.strays)?;
     let helpers = vfs.environment().helpers();
@@ -90,7 +84,7 @@ fn scan_root(vfs: &dyn Vfs, root: &Path, strays: &mut Vec<Stray>) -> Result<Vec<
     let names = list_kinds(vfs, root)?;
     let rocksdb = is_rocksdb(names.iter().map(|(name, kind)| (name.as_os_str(), *kind)));
     if rocksdb {
-        strays.push(stray(root, QUEUES_IN_ROCKSDB.to_owned()));
+        strays.push(Stray::new(root, QUEUES_IN_ROCKSDB));
     }
     let mut topics = Vec::new();
     for (name, kind) in &names {
@@ -100,13 +94,13 @@ fn scan_root(vfs: &dyn Vfs, root: &Path, strays: &mut Vec<Stray>) -> Result<Vec<
         }
         if *kind != FileKind::Directory {
             if !rocksdb {
-                strays.push(stray(&path, format!("{}, not the folder of a topic", kind_name(*kind))));
+                strays.push(Stray::new(&path, wrong_kind(*kind, "the folder of a topic")));
             }
             continue;
         }
         match name.to_str().filter(|name| validate_stored_topic(name).is_ok()) {
             Some(topic) => topics.push(topic.into()),
-            None => strays.push(stray(&path, "its name cannot be a topic".to_owned())),
+            None => strays.push(Stray::new(&path, "its name cannot be a topic")),
         }
     }
     Ok(topics)
@@ -124,17 +118,17 @@ fn scan_topic(vfs: &dyn Vfs, root: &Path, topic: &str) -> Result<FoundTopic, Sto
     let folder = &root.join(topic);
     let entries = list_kinds(vfs, folder)?;
     if is_rocksdb(entries.iter().map(|(name, kind)| (name.as_os_str(), *kind))) {
-        found.strays.push(stray(folder, QUEUES_IN_ROCKSDB.to_owned()));
+        found.strays.push(Stray::new(folder, QUEUES_IN_ROCKSDB));
         return Ok(found);
     }
     for (name, kind) in entries {
         if kind != FileKind::Directory {
-            let reason = format!("{}, not the folder of a queue", kind_name(kind));
-            found.strays.push(stray(&folder.join(name), reason));
+            let reason = wrong_kind(kind, "the folder of a queue");
+            found.strays.push(Stray::new(&folder.join(name), reason));
             continue;
         }
         let Some(queue_id) = name.to_str().and_then(parse_queue_dir_name) else {
-            found.strays.push(stray(&folder.join(name), "its name is no queue id".to_owned()));
+            found.strays.push(Stray::new(&folder.join(name), "its name is no queue id"));
             continue;
         };
         found.queue_ids.push(queue_id);
@@ -173,22 +167,19 @@ fn list_kinds(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<(OsString, FileKind)>,
 /// Returns the most frequent possible length of queue files; of equally frequent ones `configured` is preferred. `None`
 /// without such a file.
 pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64) -> Option<u64> {
-    let mut counts = BTreeMap::new();
-    for entry in queues.iter().flat_map(|queue| &queue.entries) {
-        let len = entry.stat.len;
-        let plain = entry.stat.kind == FileKind::File && len > 0;
-        if plain && QueueLayout::may_have(len, unit_bytes) && base_of(&entry.name).is_some() {
-            *counts.entry(len).or_insert(0_u64) += 1;
-        }
-    }
-    counts.into_iter().max_by_key(|&(len, count)| (count, len == configured, len)).map(|(len, _)| len)
+    let entries = queues.iter().flat_map(|queue| &queue.entries);
+    let lens = entries.filter(|entry| {
+        let (kind, len) = (entry.stat.kind, entry.stat.len);
+        kind == FileKind::File && QueueLayout::may_have(len, unit_bytes) && base_of(&entry.name).is_some()
+    });
+    most_frequent_len(lens.map(|entry| entry.stat.len), Some(configured))
 }
 
 /// Classifies the entries in the folder of one queue.
 pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout) -> QueueListing {
     let mut listing = QueueListing { bases: Vec::with_capacity(entries.len()), ..QueueListing::default() };
     if is_rocksdb(entries.iter().map(|entry| (entry.name.as_os_str(), entry.stat.kind))) {
-        listing.strays.push(stray(folder, QUEUES_IN_ROCKSDB.to_owned()));
+        listing.strays.push(Stray::new(folder, QUEUES_IN_ROCKSDB));
         listing.damaged = Some(format!("{}: {QUEUES_IN_ROCKSDB}", folder.display()));
         return listing;
     }
@@ -206,7 +197,7 @@ pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout)
         } else if base.is_some() {
             listing.damaged.get_or_insert_with(|| format!("{}: {reason}", path.display()));
         }
-        listing.strays.push(stray(&path, reason));
+        listing.strays.push(Stray::new(&path, reason));
     }
     listing.bases.sort_unstable();
     let missing = listing.bases.windows(2).find_map(|pair| match *pair {
@@ -222,7 +213,7 @@ pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout)
 
 fn file_problem(entry: &DirEntry, base: Option<u64>, layout: QueueLayout) -> Option<String> {
     if entry.stat.kind != FileKind::File {
-        return Some(format!("{}, not a queue file", kind_name(entry.stat.kind)));
+        return Some(wrong_kind(entry.stat.kind, "a queue file"));
     }
     let Some(base) = base else {
         return Some("its name is not the 20 digits of a queue file".to_owned());
@@ -242,17 +233,4 @@ fn is_rocksdb<'a>(mut entries: impl Iterator<Item = (&'a OsStr, FileKind)>) -> b
         let name = name.as_encoded_bytes();
         kind == FileKind::File && (name == b"CURRENT" || name.starts_with(b"MANIFEST-"))
     })
-}
-
-fn kind_name(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::File => "a file",
-        FileKind::Directory => "a folder",
-        FileKind::Symlink => "a symbolic link, which is not followed",
-        FileKind::Other => "a pipe, socket or device",
-    }
-}
-
-fn stray(path: &Path, reason: String) -> Stray {
-    Stray { path: path.to_path_buf(), reason }
 }

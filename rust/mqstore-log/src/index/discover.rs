@@ -5,7 +5,6 @@
 //!
 //! Source: `IndexService#load`. RocketMQ maps a file of any length; mqstore requires the length of a geometry.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mqstore_format::{IndexFileTime, parse_index_file_name};
@@ -13,6 +12,7 @@ use mqstore_io::{FileKind, Vfs};
 
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::OWN_FOLDER;
+use mqstore_base::strays::{is_folder, most_frequent_len, wrong_kind};
 
 /// Byte length of the smallest index file: a header, one slot, two entries. A crash during the creation of a file may
 /// leave a shorter one.
@@ -38,16 +38,8 @@ pub(super) struct FoundFiles {
 /// Lists the index folder; a missing folder counts as empty.
 pub(super) fn scan(vfs: &dyn Vfs, folder: &Path) -> Result<FoundFiles, StoreError> {
     let mut found = FoundFiles::default();
-    match vfs.stat(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        Err(error) => return Err(StoreError::io(folder, "reading the index folder", error)),
-        Ok(stat) if stat.kind != FileKind::Directory => {
-            found
-                .strays
-                .push(stray(folder, format!("{}, not a folder of index files", kind_name(stat.kind))));
-            return Ok(found);
-        }
-        Ok(_) => {}
+    if !is_folder(vfs, folder, "reading the index folder", "a folder of index files", &mut found.strays)? {
+        return Ok(found);
     }
     for entry in vfs.list(folder).at(folder, "listing index files")? {
         if entry.name == OWN_FOLDER && entry.stat.kind == FileKind::Directory {
@@ -59,13 +51,13 @@ pub(super) fn scan(vfs: &dyn Vfs, folder: &Path) -> Result<FoundFiles, StoreErro
         match (entry.stat.kind, time) {
             (FileKind::File, Some(_)) if entry.stat.len < LEAST_BYTES => {
                 let reason = format!("{} bytes long, too short for an index file", entry.stat.len);
-                found.strays.push(stray(&path, reason));
+                found.strays.push(Stray::new(&path, reason));
             }
             (FileKind::File, Some(_)) => found.files.push(FoundFile { path, len: entry.stat.len }),
             (FileKind::File, None) => {
-                found.strays.push(stray(&path, "its name is not the 17 digits of an index file".to_owned()));
+                found.strays.push(Stray::new(&path, "its name is not the 17 digits of an index file"));
             }
-            (kind, _) => found.strays.push(stray(&path, format!("{}, not an index file", kind_name(kind)))),
+            (kind, _) => found.strays.push(Stray::new(&path, wrong_kind(kind, "an index file"))),
         }
     }
     Ok(found)
@@ -73,22 +65,5 @@ pub(super) fn scan(vfs: &dyn Vfs, folder: &Path) -> Result<FoundFiles, StoreErro
 
 /// Returns the most frequent length of the files; of equally frequent ones the largest.
 pub(super) fn common_len(files: &[FoundFile]) -> Option<u64> {
-    let mut counts = BTreeMap::new();
-    for file in files {
-        *counts.entry(file.len).or_insert(0_u64) += 1;
-    }
-    counts.into_iter().max_by_key(|&(len, count)| (count, len)).map(|(len, _)| len)
-}
-
-fn kind_name(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::File => "a file",
-        FileKind::Directory => "a folder",
-        FileKind::Symlink => "a symbolic link, which is not followed",
-        FileKind::Other => "a pipe, socket or device",
-    }
-}
-
-pub(super) fn stray(path: &Path, reason: String) -> Stray {
-    Stray { path: path.to_path_buf(), reason }
+    most_frequent_len(files.iter().map(|file| file.len), None)
 }

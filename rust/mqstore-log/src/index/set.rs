@@ -15,7 +15,7 @@ use mqstore_io::switch;
 use mqstore_io::sync::{Arc, Mutex, MutexGuard, RwLock};
 use mqstore_io::{Access, FileCache, VfsFile};
 
-use super::discover::{self, FoundFile, stray};
+use super::discover::{self, FoundFile};
 use super::file::{IndexFile, header_damage, is_possible, read_header};
 use super::geometry;
 use mqstore_base::durable_mark::IndexExtent;
@@ -122,7 +122,7 @@ impl IndexSet {
             Ok(file) => self.list.write().push(Arc::new(file)),
             Err(reason) => {
                 self.damaged.get_or_insert_with(|| format!("{}: {reason}", path.display()));
-                self.strays.push(stray(&path, reason));
+                self.strays.push(Stray::new(&path, reason));
             }
         }
         Ok(())
@@ -207,7 +207,7 @@ impl IndexSet {
     }
 
     /// Returns the path of the newest file, which has the largest name.
-    pub fn newest_path(&self) -> Option<PathBuf> {
+    pub(crate) fn newest_path(&self) -> Option<PathBuf> {
         self.last().map(|file| file.path.clone())
     }
 
@@ -272,7 +272,7 @@ impl IndexSet {
 
     /// Completes the newest entry if a kill left it without its slot. Only the newest file that has entries can be
     /// in this state: a file follows another one after the last entry of that one is complete.
-    pub fn link_newest_entry(&self) -> Result<(), StoreError> {
+    pub(crate) fn link_newest_entry(&self) -> Result<(), StoreError> {
         self.writable("link an index entry")?;
         let _writer = self.writer();
         let newest = self.files().into_iter().rev().find(|file| file.known_header().next_entry() > 1);
@@ -282,7 +282,7 @@ impl IndexSet {
     /// Removes every file that is not full or has an entry for a record at or after log offset `physical`, and all
     /// newer files. Returns the log offset from which the index needs entries: the files that stay may have some keys
     /// of the record there.
-    pub fn drop_from(&self, physical: u64) -> Result<i64, StoreError> {
+    pub(crate) fn drop_from(&self, physical: u64) -> Result<i64, StoreError> {
         let stays = |file: &Arc<IndexFile>| {
             let end = file.known_header().end_physical;
             file.is_full() && u64::try_from(end).is_ok_and(|end| end < physical)
@@ -339,7 +339,6 @@ impl IndexSet {
         }
     }
 
-    /// Whether `file` is still in the set.
     pub(super) fn still_has(&self, file: &Arc<IndexFile>) -> bool {
         self.list.read().iter().any(|other| Arc::ptr_eq(other, file))
     }

@@ -9,7 +9,7 @@ use mqstore_format::json::{ConsumerOffsets, QueueOffsets, SubscriptionGroups, To
 use super::json_files::{self, JsonTable, path_of, stamp_of};
 use super::log::MetaLog;
 use super::record::{JsonFile, MetaRecord, QueueKey};
-use super::state::JsonState;
+use super::state::{ConfigEntry, JsonState, Tables};
 use super::tail::WriteMethod;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -80,40 +80,14 @@ impl MetaLog {
 
     /// Replaces the entries of `table` with the current state. Later changes belong to the next write of the file.
     fn fill(&self, file: JsonFile, table: &mut JsonTable) -> Result<(), StoreError> {
-        let begin = || self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::JsonBegun { file }));
         match table {
-            JsonTable::Topics(table) => {
-                let mut tables = self.tables.lock();
-                begin()?;
-                tables.begin_json(file);
-                let all: Vec<_> = tables
-                    .topics
-                    .iter()
-                    .map(|(name, entry)| (Arc::clone(name), Arc::clone(&entry.config)))
-                    .collect();
-                drop(tables);
-                table.topics =
-                    all.into_iter().map(|(name, config)| (name.to_string(), (*config).clone())).collect();
-            }
-            JsonTable::Groups(table) => {
-                let mut tables = self.tables.lock();
-                begin()?;
-                tables.begin_json(file);
-                let all: Vec<_> = tables
-                    .groups
-                    .iter()
-                    .map(|(name, entry)| (Arc::clone(name), Arc::clone(&entry.config)))
-                    .collect();
-                drop(tables);
-                table.groups =
-                    all.into_iter().map(|(name, config)| (name.to_string(), (*config).clone())).collect();
-            }
+            JsonTable::Topics(table) => table.topics = self.begin_configs(file, |tables| &tables.topics)?,
+            JsonTable::Groups(table) => table.groups = self.begin_configs(file, |tables| &tables.groups)?,
             JsonTable::Offsets(table) => {
                 {
                     let mut tables = self.tables.lock();
                     let _offsets = self.offsets.lock();
-                    begin()?;
-                    tables.begin_json(file);
+                    self.begin_json(&mut tables, file)?;
                     self.offsets_changed.store(false, Ordering::Release);
                 }
                 // RocketMQ ignores keys of another form; they stay in the file.
@@ -122,6 +96,28 @@ impl MetaLog {
             }
         }
         Ok(())
+    }
+
+    fn begin_json(&self, tables: &mut Tables, file: JsonFile) -> Result<(), StoreError> {
+        self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::JsonBegun { file }))?;
+        tables.begin_json(file);
+        Ok(())
+    }
+
+    /// Returns the current entries of a table. Copies them after the lock of the tables is released.
+    fn begin_configs<T: Clone>(
+        &self,
+        file: JsonFile,
+        entries: impl Fn(&Tables) -> &BTreeMap<Arc<str>, ConfigEntry<T>>,
+    ) -> Result<BTreeMap<String, T>, StoreError> {
+        let mut tables = self.tables.lock();
+        self.begin_json(&mut tables, file)?;
+        let all: Vec<_> = entries(&tables)
+            .iter()
+            .map(|(name, entry)| (Arc::clone(name), Arc::clone(&entry.config)))
+            .collect();
+        drop(tables);
+        Ok(all.into_iter().map(|(name, config)| (name.to_string(), (*config).clone())).collect())
     }
 
     fn fill_offsets(&self, table: &mut ConsumerOffsets) {

@@ -85,7 +85,7 @@ impl MetaLog {
 
     /// Whether the tail is long enough for a new generation.
     pub(super) fn generation_is_due(&self) -> bool {
-        let lens = self.tail.look(|front| (front.at - front.tail_start, front.tail_start - HEAD_BYTES));
+        let lens = self.tail.look(|state| (state.at - state.tail_start, state.tail_start - HEAD_BYTES));
         let Some((tail, snapshot)) = lens else { return false };
         let rested = self.interval_ms() >= self.backoff_until_ms();
         tail > LEAST_TAIL_BYTES.max(2 * snapshot) && (rested || tail > LONG_TAIL_BYTES)
@@ -104,7 +104,7 @@ impl MetaLog {
         let files = &self.files;
         let generation = self.generation() + 1;
         let (cut, place) =
-            match self.tail.look(|front| (front.file.clone(), front.path.clone(), front.at, front.place)) {
+            match self.tail.look(|state| (state.file.clone(), state.path.clone(), state.at, state.place)) {
                 Some((file, path, at, place)) => (Some(CopyStart { file, path, at }), MetaPosition(place)),
                 None => (None, self.tail.place()),
             };
@@ -131,14 +131,14 @@ impl MetaLog {
             from: cut.as_ref().map_or(0, |cut| cut.at),
             at: tail_start,
         };
-        while let Some(end) = self.tail.look(|front| front.at).filter(|end| end - copied.from > LAST_BYTES) {
+        while let Some(end) = self.tail.look(|state| state.at).filter(|end| end - copied.from > LAST_BYTES) {
             copied.up_to(end)?;
         }
         switch::step("meta.sync_generation", || file.sync_all()).at(&staged, "syncing a metadata log")?;
         let path = file_of(files, generation);
-        self.tail.replace(|front| {
-            if let Some(front) = front.filter(|front| front.at > copied.from) {
-                copied.up_to(front.at).map_err(|error| (false, error))?;
+        self.tail.replace(|state| {
+            if let Some(state) = state.filter(|state| state.at > copied.from) {
+                copied.up_to(state.at).map_err(|error| (false, error))?;
                 let synced = switch::step("meta.sync_copied", || file.sync_data());
                 synced.at(&staged, "syncing a metadata log").map_err(|error| (false, error))?;
             }
@@ -155,7 +155,7 @@ impl MetaLog {
                 place,
                 marked: head.place.0,
                 settled: head.place.0,
-                room: None,
+                map: None,
             })
         })?;
         self.has_file.store(true, Ordering::Release);

@@ -60,7 +60,7 @@ impl MetaLog {
 
 impl MetaState {
     /// Returns the position of `group` in a queue.
-    pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
+    pub fn position_of(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         let id = |name| self.names.id(name);
         let Some(queue) = key(id(group), id(topic), queue_id) else { return GroupPosition::default() };
         let taken_over = self.progress.get(queue).map_or(0, Progress::pop_taken_over_offset);
@@ -88,7 +88,7 @@ impl MetaLog {
     }
 
     /// Returns the position of `group` in a queue.
-    pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
+    pub fn position_of(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         let id = |name| self.names.read().id(name);
         let Some(queue) = key(id(group), id(topic), queue_id) else { return GroupPosition::default() };
         let taken_over =

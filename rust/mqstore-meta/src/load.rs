@@ -55,7 +55,6 @@ impl MarkedLog {
     }
 }
 
-/// Returns the path of a generation's file.
 pub(super) fn file_of(files: &StoreFiles, generation: u64) -> PathBuf {
     files.meta().join(format!("{}.log", offset_file_name(generation)))
 }
@@ -413,7 +412,6 @@ pub fn copy_log(files: &StoreFiles, to: &StoreFiles) -> Result<Option<u64>, Stor
     Ok(Some(found.place.max(marked.end).0))
 }
 
-/// Copies `part` of the file to the beginning of `copy`.
 fn copy_part(
     found: &FoundLogFile,
     part: Range<u64>,

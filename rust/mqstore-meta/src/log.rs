@@ -60,7 +60,6 @@ pub struct MetaLog {
     pub(super) tick: MaintenanceTimer,
 }
 
-/// Returns the records of a topic's floor.
 pub(super) fn floor_records(topic: NameId, floor: &TopicFloor) -> impl Iterator<Item = MetaRecord<'static>> {
     let TopicFloor { log_offset, deleted, .. } = *floor;
     let deletion =
@@ -157,7 +156,7 @@ impl MetaLog {
             Some(found) => {
                 // If no frame states that these bytes are synced, the next frame states it: recovery has synced them.
                 let said = if found.synced < found.changed { found.synced } else { found.place };
-                let front = TailState {
+                let tail = TailState {
                     path: found.path,
                     file: found.file,
                     tail_start: found.head.tail_start,
@@ -165,9 +164,9 @@ impl MetaLog {
                     place: found.place.max(marked.end).0,
                     marked: said.0,
                     settled: said.0,
-                    room: None,
+                    map: None,
                 };
-                (found.state, found.head.generation, Tail::going_on(files, front))
+                (found.state, found.head.generation, Tail::going_on(files, tail))
             }
         };
         let imported = import(files, &mut state, lost, &mut |unread| {
@@ -237,7 +236,7 @@ impl MetaLog {
     }
 
     /// Returns the number of a topic's name, and assigns one if it has none. The topic need not exist.
-    pub fn topic_id(&self, name: &str) -> Result<NameId, StoreError> {
+    pub(crate) fn topic_id(&self, name: &str) -> Result<NameId, StoreError> {
         self.name_id(name)
     }
 

@@ -33,7 +33,7 @@ impl MetaLog {
 
     /// Waits until a step is due: after `interval_ms`, or earlier for a requested sync. Also returns when `stopped`
     /// becomes true; call [`Self::wake`] after that change.
-    pub fn rest(&self, interval_ms: u64, stopped: impl Fn() -> bool) {
+    pub fn wait_until_due(&self, interval_ms: u64, stopped: impl Fn() -> bool) {
         let end_ms = self.interval_ms().saturating_add(interval_ms);
         loop {
             let by_ms = self.tick.sync_by_ms.load(Ordering::SeqCst).min(end_ms);
@@ -46,7 +46,7 @@ impl MetaLog {
         }
     }
 
-    /// Wakes a [`Self::rest`], so that it checks `stopped` again.
+    /// Wakes the caller of [`Self::wait_until_due`], so that it checks `stopped` again.
     pub fn wake(&self) {
         self.tick.sooner.notify_all();
     }

@@ -535,7 +535,6 @@ pub(crate) mod tests {
         })
     }
 
-    /// Returns a record of any kind.
     pub(crate) fn any_record() -> impl Strategy<Value = MetaRecord<'static>> {
         let texts = proptest::sample::select(vec!["", "orders", "ns%jobs", "\u{e4}", "{\"a\":1}"]);
         let place = (any_queue(), any::<u64>(), any::<[i64; 2]>());

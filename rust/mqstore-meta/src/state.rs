@@ -122,12 +122,10 @@ impl Tables {
         }
     }
 
-    /// Returns the limits of the topics that have a retention.
     pub(super) fn retention_table(&self) -> BTreeMap<Arc<str>, TopicRetention> {
         self.retentions.iter().map(|(name, (_, limits))| (Arc::clone(name), *limits)).collect()
     }
 
-    /// Returns the floors of all topics.
     pub(super) fn floor_table(&self) -> FloorTable {
         let mut table = FloorTable::default();
         for (name, (_, floor)) in &self.floors {
@@ -217,7 +215,6 @@ impl<T> QueueMap<T> {
         self.all.contains_key(&queue)
     }
 
-    /// Returns the groups that have a value.
     pub(super) fn groups(&self) -> Vec<NameId> {
         let mut groups = Vec::new();
         let mut from = NameId(0);

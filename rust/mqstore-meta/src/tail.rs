@@ -22,8 +22,8 @@ use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::store_files::StoreFiles;
 
 /// Space that is allocated at once: as much as the tail already has, within these bounds.
-const LEAST_ROOM_BYTES: u64 = 64 << 10;
-const MOST_ROOM_BYTES: u64 = 4 << 20;
+const LEAST_MAP_BYTES: u64 = 64 << 10;
+const MOST_MAP_BYTES: u64 = 4 << 20;
 /// Alignment of the start of a map: a multiple of every page size.
 const MAP_STEP_BYTES: u64 = 64 << 10;
 /// Longer frames are always written by system calls.
@@ -44,7 +44,7 @@ pub(super) enum WriteMethod {
 #[derive(Debug)]
 pub(super) struct Tail {
     files: StoreFiles,
-    front: Mutex<Option<TailState>>,
+    state: Mutex<Option<TailState>>,
     ready: AtomicBool,
     stopped: AtomicBool,
     on_stop: StopListeners,
@@ -80,7 +80,7 @@ pub(super) struct TailState {
     /// The metadata position at which everything is known to be synced and stated as such. A close at this position
     /// writes nothing.
     pub(super) settled: u64,
-    pub(super) room: Option<TailMap>,
+    pub(super) map: Option<TailMap>,
 }
 
 /// A map of the end of the file.
@@ -96,12 +96,12 @@ impl TailState {
         let len = frame.len() as u64;
         if via == WriteMethod::File || frame.len() > MAPPED_FRAME_BYTES {
             // A mapped file does not grow.
-            self.room.take_if(|room| room.end < self.at + len);
+            self.map.take_if(|map| map.end < self.at + len);
             self.file.write_all_at(frame, self.at).at(&self.path, "writing the metadata log")?;
         } else {
             let at = self.at;
-            let room = self.room(len)?;
-            let copied = room.region.write((at - room.from) as usize, frame);
+            let map = self.map_with_space(len)?;
+            let copied = map.region.write((at - map.from) as usize, frame);
             copied.map_err(Into::into).at(&self.path, "writing the metadata log")?;
         }
         self.at += len;
@@ -110,24 +110,24 @@ impl TailState {
     }
 
     /// Returns a map with space for `len` more bytes.
-    fn room(&mut self, len: u64) -> Result<&TailMap, StoreError> {
-        if self.room.as_ref().is_none_or(|room| room.end < self.at + len) {
-            let step = (self.at - self.tail_start).clamp(LEAST_ROOM_BYTES, MOST_ROOM_BYTES).max(len);
+    fn map_with_space(&mut self, len: u64) -> Result<&TailMap, StoreError> {
+        if self.map.as_ref().is_none_or(|map| map.end < self.at + len) {
+            let step = (self.at - self.tail_start).clamp(LEAST_MAP_BYTES, MOST_MAP_BYTES).max(len);
             let end = (self.at + step).next_multiple_of(MAP_STEP_BYTES);
             let from = self.at - self.at % MAP_STEP_BYTES;
-            self.room = None;
+            self.map = None;
             self.file.allocate(end).at(&self.path, "allocating space for the metadata log")?;
             let region = self.file.map(from, (end - from) as usize, MapAccess::ReadWrite);
-            self.room =
+            self.map =
                 Some(TailMap { region: region.at(&self.path, "mapping the metadata log")?, from, end });
         }
         let none = || StoreError::corrupt(&self.path, self.at, "no space is mapped");
-        self.room.as_ref().ok_or_else(none)
+        self.map.as_ref().ok_or_else(none)
     }
 
     /// Truncates the file at its last frame.
     fn finish(&mut self) -> Result<(), StoreError> {
-        self.room = None;
+        self.map = None;
         let len = self.file.len().at(&self.path, "reading the length of the metadata log")?;
         if self.settled < self.place {
             self.write(&synced_frame(MetaPosition(self.place)), WriteMethod::File)?;
@@ -146,7 +146,7 @@ impl Tail {
     pub(super) fn new(files: &StoreFiles, place: MetaPosition) -> Self {
         Self {
             files: files.clone(),
-            front: Mutex::default(),
+            state: Mutex::default(),
             ready: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             on_stop: StopListeners::default(),
@@ -156,9 +156,9 @@ impl Tail {
     }
 
     /// Creates the end of a log that continues a file whose content is durable.
-    pub(super) fn going_on(files: &StoreFiles, front: TailState) -> Self {
-        let tail = Self::new(files, MetaPosition(front.place));
-        *tail.front.lock() = Some(front);
+    pub(super) fn going_on(files: &StoreFiles, state: TailState) -> Self {
+        let tail = Self::new(files, MetaPosition(state.place));
+        *tail.state.lock() = Some(state);
         tail.ready.store(true, Ordering::Release);
         tail
     }
@@ -187,19 +187,19 @@ impl Tail {
 
     /// Appends a complete frame. Returns the position after it.
     pub(super) fn append(&self, frame: &[u8], via: WriteMethod) -> Result<MetaPosition, StoreError> {
-        let mut front = self.front.lock();
-        let Some(front) = &mut *front else { return Err(self.closed_error()) };
+        let mut state = self.state.lock();
+        let Some(state) = &mut *state else { return Err(self.closed_error()) };
         if self.stopped.load(Ordering::Acquire) {
             return Err(self.poisoned("a sync failed"));
         }
         let durable = self.commit.durable();
-        if durable > front.marked {
-            front.write(&synced_frame(MetaPosition(durable)), via)?;
-            front.marked = durable;
+        if durable > state.marked {
+            state.write(&synced_frame(MetaPosition(durable)), via)?;
+            state.marked = durable;
         }
-        front.write(frame, via)?;
-        self.end.store(front.place, Ordering::Release);
-        Ok(MetaPosition(front.place))
+        state.write(frame, via)?;
+        self.end.store(state.place, Ordering::Release);
+        Ok(MetaPosition(state.place))
     }
 
     fn closed_error(&self) -> StoreError {
@@ -216,8 +216,8 @@ impl Tail {
     }
 
     fn sync_once(&self) -> Result<u64, StoreError> {
-        let (file, path, place) = match &*self.front.lock() {
-            Some(front) => (Arc::clone(&front.file), front.path.clone(), front.place),
+        let (file, path, place) = match &*self.state.lock() {
+            Some(state) => (Arc::clone(&state.file), state.path.clone(), state.place),
             None => return Err(self.closed_error()),
         };
         let synced = switch::step("meta.sync_tail", || file.sync_data()).at(&path, STAGE);
@@ -244,7 +244,7 @@ impl Tail {
 
     /// Calls `look` with the file that receives appends, if there is one. Appends wait meanwhile.
     pub(super) fn look<T>(&self, look: impl FnOnce(&TailState) -> T) -> Option<T> {
-        self.front.lock().as_ref().map(look)
+        self.state.lock().as_ref().map(look)
     }
 
     /// Replaces the file with the one that `make` returns, whose content is durable. Appends wait meanwhile. If
@@ -253,12 +253,12 @@ impl Tail {
         &self,
         make: impl FnOnce(Option<&TailState>) -> Result<TailState, (bool, StoreError)>,
     ) -> Result<(), StoreError> {
-        let mut front = self.front.lock();
-        match make(front.as_ref()) {
+        let mut state = self.state.lock();
+        match make(state.as_ref()) {
             Ok(next) => {
                 self.commit.raise(next.place);
                 self.end.store(next.place, Ordering::Release);
-                *front = Some(next);
+                *state = Some(next);
                 self.ready.store(true, Ordering::Release);
                 Ok(())
             }
@@ -275,10 +275,10 @@ impl Tail {
     /// Makes everything durable and closes the file. Nothing can be appended afterwards.
     pub(super) fn close(&self) -> Result<(), StoreError> {
         let outcome = if self.is_ready() { self.sync(self.place()) } else { Ok(()) };
-        let Some(mut front) = self.front.lock().take() else { return outcome };
-        outcome.and_then(|()| front.finish())?;
-        self.end.store(front.place, Ordering::Release);
-        self.commit.raise(front.place);
+        let Some(mut state) = self.state.lock().take() else { return outcome };
+        outcome.and_then(|()| state.finish())?;
+        self.end.store(state.place, Ordering::Release);
+        self.commit.raise(state.place);
         Ok(())
     }
 }

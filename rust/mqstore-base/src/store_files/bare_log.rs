@@ -46,7 +46,6 @@ pub(super) struct BareLog {
 }
 
 impl BareLog {
-    /// Returns the log at `path`, if the path is no store.
     pub(super) fn find(vfs: &dyn Vfs, path: &Path) -> Result<Option<Self>, StoreError> {
         match vfs.stat(path) {
             Ok(stat) if stat.kind == FileKind::File => Self::file(vfs, path),

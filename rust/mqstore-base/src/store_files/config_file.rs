@@ -111,7 +111,7 @@ impl StoreFiles {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn load_config_backup<T: ConfigTable>(
+    pub(crate) fn load_config_backup<T: ConfigTable>(
         &self,
         path: &Path,
     ) -> Result<Option<ConfigFile<T>>, StoreError> {

@@ -449,7 +449,6 @@ impl StoreFiles {
         StoreError::NotAStore { path: self.root.clone(), reason: reason.to_owned() }
     }
 
-    /// Returns the parts of a store that the root has.
     fn root_parts(&self) -> Result<RootParts, StoreError> {
         let refuse = |reason: &str| Ok(RootParts::Missing(reason.to_owned()));
         let entries = match self.vfs.list(&self.root) {

@@ -65,11 +65,11 @@ impl Compactions {
         let Some(queue) = self.engine.queues.get(topic, queue_id) else { return Ok(Some("")) };
         let mut place = self.engine.log.appended();
         let most = place.saturating_add(MOST_SKIPPED_SEGMENTS * self.engine.options.segment_bytes);
-        if queue.has_no_room_for(end, most as i64) {
+        if queue.has_no_space_for(end, most as i64) {
             return Ok(None);
         }
         let mut outcome = "";
-        while queue.has_no_room_for(end, place as i64) {
+        while queue.has_no_space_for(end, place as i64) {
             place = self.engine.log.force_roll()?;
             outcome = ", in the next segment of the log";
         }

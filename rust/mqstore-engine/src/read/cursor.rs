@@ -405,7 +405,7 @@ impl QueueCursor {
         let filter = self.filter.as_ref();
         let wanted = |unit: &&CqUnit| filter.is_none_or(|filter| filter.may_match_code(unit.tags_code));
         let units = self.units.iter().map(|(_, unit)| unit);
-        self.reader.expect(units.filter(wanted).filter_map(place));
+        self.reader.prefetch(units.filter(wanted).filter_map(place));
     }
 
     fn advance(&mut self, queue_offset: i64) {
@@ -721,7 +721,7 @@ impl LookupCursor {
         while let Some(offset) = self.offsets.front().copied() {
             if self.expected == 0 {
                 self.expected = self.offsets.len().min(MOST_UNITS);
-                self.reader.expect(self.offsets.iter().take(self.expected).map(|offset| (*offset, 0)));
+                self.reader.prefetch(self.offsets.iter().take(self.expected).map(|offset| (*offset, 0)));
             }
             self.expected -= 1;
             self.offsets.pop_front();

@@ -22,7 +22,7 @@ pub(crate) fn records_at(
     let list = view.list();
     let min = list.min_offset();
     let mut reader = RecordReader::new(view.log(), list, limit);
-    reader.expect(places.iter().copied());
+    reader.prefetch(places.iter().copied());
     let mut found = Vec::with_capacity(places.len());
     for (offset, size) in places {
         let end = offset.checked_add(u64::from(*size));

@@ -137,8 +137,8 @@ enum KnownPositions<'a> {
 impl KnownPositions<'_> {
     fn position(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         match self {
-            Self::Live(meta) => meta.standing(group, topic, queue_id),
-            Self::Read(state) => state.standing(group, topic, queue_id),
+            Self::Live(meta) => meta.position_of(group, topic, queue_id),
+            Self::Read(state) => state.position_of(group, topic, queue_id),
         }
     }
 }

@@ -68,7 +68,7 @@ fn expect(view: &dyn View, topic: &str, queue_id: i32, offsets: impl Iterator<It
             places.extend(units.first().and_then(|(_, unit)| place(unit)));
         }
     }
-    RecordReader::new(view.log(), view.list(), u64::MAX).expect(places.into_iter());
+    RecordReader::new(view.log(), view.list(), u64::MAX).prefetch(places.into_iter());
 }
 
 /// Returns the message at `offset`, from memory or disk.
@@ -141,7 +141,7 @@ impl Engine {
             *place = unit.as_ref().and_then(MappedUnit::unit).and_then(|unit| self.place(unit, parts));
         }
         if let Some(reader) = reader {
-            reader.expect(places.iter().flatten().map(|place| (place.position, place.size)));
+            reader.prefetch(places.iter().flatten().map(|place| (place.position, place.size)));
         }
         for (offset, place) in offsets.iter().zip(&places) {
             let at = (topic, queue.queue_id(), *offset);
@@ -157,7 +157,7 @@ impl Engine {
             parts.push(self.log.mapped(position)?);
         }
         let part = known.unwrap_or(parts.len() - 1);
-        parts.get(part)?.expect(position, size);
+        parts.get(part)?.prefetch(position, size);
         Some(MemoryPlace { part, position, size })
     }
 }
@@ -178,7 +178,7 @@ impl MemoryPlace {
         parts: &[MappedPart],
         (topic, queue_id, offset): (&str, i32, i64),
     ) -> Option<StoredRecord> {
-        let bytes = parts.get(self.part)?.expected(self.position, self.size)?;
+        let bytes = parts.get(self.part)?.prefetched(self.position, self.size)?;
         message_of(view, bytes, (self.position, self.size), (topic, queue_id, offset))
     }
 }

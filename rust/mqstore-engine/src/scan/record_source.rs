@@ -83,7 +83,7 @@ impl LogSource {
                 cut => cut?,
             };
             match cut {
-                CutRun::Stretch(stretch) => {
+                CutRun::Records(stretch) => {
                     self.expect();
                     return Ok(NextTask::Task(Task::Stretch(stretch)));
                 }

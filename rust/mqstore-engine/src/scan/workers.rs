@@ -143,7 +143,7 @@ impl<S: ScanSink> ScanContext<S> {
         let WorkerState { sink, reader, .. } = bench;
         let reader =
             reader.get_or_insert_with(|| RecordReader::new(self.view.log(), self.view.list(), self.limit));
-        reader.expect(leads.iter().map(|lead| (lead.offset, lead.size)));
+        reader.prefetch(leads.iter().map(|lead| (lead.offset, lead.size)));
         let mut end = leads.first().map_or(0, |lead| lead.offset);
         let mut misled = None;
         for lead in leads {

@@ -130,7 +130,7 @@ fn start_writer(
         last_size,
         store_timestamp_ms: recovered.store_timestamp_ms,
     };
-    let log = CommitLog::open(files, &LogOptions::of(options), recovered.row, point, Arc::clone(&live))?;
+    let log = CommitLog::open(files, &LogOptions::of(options), recovered.segments, point, Arc::clone(&live))?;
     let log = Arc::new(check_log_quota(log, options)?);
     let dispatcher = Arc::new(derived.dispatcher);
     dispatcher.attach(&live);

@@ -244,7 +244,7 @@ fn flush_round(writer: &Writer, stop: &AtomicBool) {
 }
 
 fn meta_round(writer: &Writer, stop: &AtomicBool) {
-    writer.engine.meta.rest(SYNC_INTERVAL_MS, || stop.load(Ordering::Acquire));
+    writer.engine.meta.wait_until_due(SYNC_INTERVAL_MS, || stop.load(Ordering::Acquire));
     if stop.load(Ordering::Acquire) {
         return;
     }

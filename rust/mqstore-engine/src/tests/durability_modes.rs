@@ -288,7 +288,7 @@ fn append_raw(log: &CommitLog, body: &[u8]) -> u64 {
         parts,
         next_queue_offset: &next_queue_offset,
         messages: 1,
-        room: &room,
+        quota: &quota,
         placed,
     }];
     log.append(&mut pending, 1_000, false).unwrap()

@@ -103,7 +103,7 @@ impl Engine {
             parts,
             next_queue_offset: topic.next_offset(queue_id),
             messages: 1,
-            room: &topic.quota,
+            quota: &topic.quota,
             placed: Placed::default(),
         }
     }
@@ -166,7 +166,7 @@ impl Engine {
                     parts: RecordParts { head, body, tail, property_crc },
                     next_queue_offset: topic.next_offset(*queue_id),
                     messages: 1,
-                    room: &topic.quota,
+                    quota: &topic.quota,
                     placed: Placed::default(),
                 });
             }

@@ -35,7 +35,7 @@ impl Engine {
     fn has_space_again(&self, pending: &[EncodedRecord<'_>]) -> bool {
         let mut found = false;
         let mut last = None;
-        for quota in pending.iter().map(|pending| pending.room).filter(|quota| quota.limit().is_some()) {
+        for quota in pending.iter().map(|pending| pending.quota).filter(|quota| quota.limit().is_some()) {
             if !last.is_some_and(|last| std::ptr::eq(last, quota)) {
                 last = Some(quota);
                 found |= quota.free(self.queues.first_offsets(quota.topic()));

@@ -143,7 +143,7 @@ impl<'a> LogQueues<'a> {
         let mut output = std::mem::take(&mut self.output);
         for (topic, run) in output.queues() {
             let seen = of_queue(&mut self.topics, topic, run.queue_id());
-            for range in run.rows().filter_map(|(from, units)| MisorderedRange::of_row(from, units)) {
+            for range in run.ranges().filter_map(|(from, units)| MisorderedRange::of_row(from, units)) {
                 self.gaps += usize::from(seen.add(range, self.gaps < MOST_GAPS));
             }
         }

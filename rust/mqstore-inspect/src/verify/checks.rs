@@ -224,7 +224,7 @@ pub(crate) fn view<'a>(
     let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read, &floors)?;
     if files.vfs.best_read_bytes().is_some() {
         // The check of a queue follows its fetch, so that many queues need not be in memory together.
-        queues.for_each(|queue| queue.expect_last_file().and_then(|()| queue.recover_bounds()))?;
+        queues.for_each(|queue| queue.prefetch_last_file().and_then(|()| queue.recover_bounds()))?;
         queues.batches().iter().try_for_each(|queue| queue.recover_bounds())?;
     } else {
         queues.recover_bounds()?;

@@ -262,7 +262,7 @@ impl PartFindings {
             let queue_id = run.queue_id();
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
             let queue = view.queues.get(topic, queue_id);
-            for (offset, units) in run.rows() {
+            for (offset, units) in run.ranges() {
                 found.rows.extend(MisorderedRange::of_row(offset, units));
                 let units = dispatched(view, units, |unit| unit.physical_offset);
                 match &queue {
@@ -342,8 +342,8 @@ impl QueuePart {
         let ahead = EXPECTED_ROWS * middle.len() as i64;
         if !middle.is_empty() {
             if let Some(bytes) = range_bytes {
-                queue.expect_range(begin, bytes);
-                queue.expect_range(begin + ahead, bytes);
+                queue.prefetch_range(begin, bytes);
+                queue.prefetch_range(begin + ahead, bytes);
             }
             let mut differ = Vec::new();
             let mut extended = Vec::new();
@@ -362,7 +362,7 @@ impl QueuePart {
             self.look_at_extension(view, &extended);
             unless_corrupt(read)?;
             if range_bytes.is_none() {
-                queue.expect(begin + middle.len() as i64, ahead);
+                queue.prefetch(begin + middle.len() as i64, ahead);
             }
             let rest = entries.as_slice();
             self.add_missing_units(begin + (middle.len() - rest.len()) as i64, rest);
@@ -513,7 +513,7 @@ pub(super) fn leads_to(
     output.add(&view.rules, &record.outline(), place);
     let queued =
         output.queues().filter(|(name, run)| *name == topic && run.queue_id() == queue_id).any(|(_, run)| {
-            run.rows().any(|(from, units)| {
+            run.ranges().any(|(from, units)| {
                 from == offset && units.first().is_some_and(|unit| agree(view, &entry, unit))
             })
         });

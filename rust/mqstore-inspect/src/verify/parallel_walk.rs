@@ -290,7 +290,7 @@ pub(super) fn add_records(
     part: &mut PartFindings,
 ) -> Result<(), StoreError> {
     loop {
-        scanner.rows(end, |record, offset, own_crc| part.add(&view.rules, record, offset, own_crc))?;
+        scanner.outlines(end, |record, offset, own_crc| part.add(&view.rules, record, offset, own_crc))?;
         part.end = scanner.position();
         if part.end >= end {
             return Ok(());

@@ -209,7 +209,7 @@ impl QueueCheck<'_> {
             self.report.add(ProblemKind::QueueStray, folder, None, reason);
         }
         let (min, max) = (queue.min_offset(), queue.max_offset());
-        let is_too_far = |absent: &MissingUnits| queue.has_no_room_for(absent.from, absent.physical);
+        let is_too_far = |absent: &MissingUnits| queue.has_no_space_for(absent.from, absent.physical);
         self.findings(folder, max, |offset| Some(place_of(offset)), is_too_far);
         for (offset, detail) in &self.tally.extension {
             self.report.add(

@@ -66,7 +66,7 @@ impl CommitLog {
         let is_large = total >= self.file_write_bytes;
         let overtakes = is_large && !self.has_pages(&put, total);
         if overtakes || !is_large {
-            self.ahead.set_overtaken(overtakes);
+            self.preallocator.set_overtaken(overtakes);
         }
         let refused = if past_pool || (self.pool.is_none() && (through_file || overtakes)) {
             self.write_records(&mut put, records)?
@@ -92,7 +92,7 @@ impl CommitLog {
                 return Err(StoreError::Closed { path: self.files.root.clone() });
             }
             self.check_copied(&put)?;
-            self.admit(records)?;
+            self.check_topic_quotas(records)?;
             // The clock may step back, but store times never do.
             put.point.store_timestamp_ms = put.point.store_timestamp_ms.max(now_ms);
             let fits_a_segment = total <= self.max_record_bytes();
@@ -103,7 +103,7 @@ impl CommitLog {
             }
             match &self.pool {
                 Some(pool) if total > pool.capacity() / 4 || !fits_a_segment => return Ok((put, true)),
-                Some(pool) if !pool.has_room_to(put.point.position + total) => {
+                Some(pool) if !pool.has_space_to(put.point.position + total) => {
                     drop(put);
                     self.wait_for_pool(pool)?;
                 }
@@ -114,11 +114,11 @@ impl CommitLog {
 
     /// Whether the pages for `bytes` after the point of `put` are prepared.
     fn has_pages(&self, put: &PutState, bytes: u64) -> bool {
-        put.point.position + bytes <= self.ahead.warm.load(Ordering::Acquire)
+        put.point.position + bytes <= self.preallocator.warm.load(Ordering::Acquire)
     }
 
     pub(super) fn lock_put(&self) -> Result<PutGuard<'_, PutState>, StoreError> {
-        let locked = self.front.put.lock(&*self.files.clock);
+        let locked = self.state.put.lock(&*self.files.clock);
         if let Some((begun, end)) = locked.as_ref().ok().and_then(PutGuard::waited) {
             self.files.work_times.add(Work::PutLock, begun, end);
         }
@@ -141,8 +141,8 @@ impl CommitLog {
     /// Writes the bytes in the pool, or waits until another thread has written them. The wait has the same limit as the
     /// wait for the lock.
     fn wait_for_pool(&self, pool: &Pool) -> Result<(), StoreError> {
-        let ms = self.front.put.limits().queue_wait_ms;
-        let drain = || pool.drain_within(&self.row, self.appended(), Duration::from_millis(ms));
+        let ms = self.state.put.limits().queue_wait_ms;
+        let drain = || pool.drain_within(&self.segments, self.appended(), Duration::from_millis(ms));
         let drained = self.files.time(Work::Pool, drain);
         if !drained.map_err(|error| self.poison("writing the log", &error.to_string()))? {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -161,27 +161,27 @@ impl CommitLog {
     /// # Errors
     /// [`StoreError::Full`] if a quota would be exceeded; [`StoreError::TopicNotFound`] for a topic that was deleted
     /// since the caller chose it.
-    pub(super) fn admit(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
-        if records.iter().all(|record| record.room.is_unlimited()) {
+    pub(super) fn check_topic_quotas(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
+        if records.iter().all(|record| record.quota.is_unlimited()) {
             return Ok(());
         }
-        if let Some(record) = records.iter().find(|record| record.room.is_closed()) {
-            return Err(StoreError::TopicNotFound { topic: record.room.topic().to_owned(), queue_id: None });
+        if let Some(record) = records.iter().find(|record| record.quota.is_closed()) {
+            return Err(StoreError::TopicNotFound { topic: record.quota.topic().to_owned(), queue_id: None });
         }
         let full = records.iter().find_map(|record| {
-            let limit = record.room.limit()?;
-            (!record.room.request_messages(record.messages.into(), limit)).then_some((record.room, limit))
+            let limit = record.quota.limit()?;
+            (!record.quota.request_messages(record.messages.into(), limit)).then_some((record.quota, limit))
         });
         for record in records {
-            record.room.end_request();
+            record.quota.end_request();
         }
-        let Some((room, limit)) = full else { return Ok(()) };
+        let Some((quota, limit)) = full else { return Ok(()) };
         Err(StoreError::Full {
             path: self.files.root.clone(),
-            topic: Some(room.topic().to_owned()),
+            topic: Some(quota.topic().to_owned()),
             quota: "max_messages",
             limit,
-            used: u64::try_from(room.used()).unwrap_or(0),
+            used: u64::try_from(quota.used()).unwrap_or(0),
         })
     }
 

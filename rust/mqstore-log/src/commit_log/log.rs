@@ -32,7 +32,7 @@ pub struct EncodedRecord<'a> {
     /// Number of queue offsets that the record takes.
     pub messages: u16,
     /// Quota of the record's topic.
-    pub room: &'a TopicQuotaState,
+    pub quota: &'a TopicQuotaState,
     /// Assigned offsets and time, valid after the append.
     pub placed: Placed,
 }
@@ -69,7 +69,7 @@ pub struct LogOptions {
     /// How long appends wait for the put lock.
     pub limits: PutLimits,
     /// Preallocation after the tail.
-    pub ahead: PreallocateOptions,
+    pub preallocation: PreallocateOptions,
     /// Minimum bytes after the tail that get disk space at once.
     pub allocation_bytes: u64,
     /// Total bytes of an append from which its records are written to the file instead of copied to absent pages of its
@@ -98,7 +98,7 @@ impl LogOptions {
             allocation_bytes: options.allocation_bytes,
             file_write_bytes: options.file_write_bytes,
             max_bytes: options.max_bytes,
-            ahead: PreallocateOptions {
+            preallocation: PreallocateOptions {
                 enabled: options.prewarm,
                 window_bytes: match options.durability {
                     Durability::Sync => PREWRITTEN_BYTES,
@@ -122,11 +122,11 @@ impl LogOptions {
 #[derive(Debug)]
 pub struct CommitLog {
     pub(super) files: StoreFiles,
-    pub(super) row: MappedFileQueue,
+    pub(super) segments: MappedFileQueue,
     pub(super) list: NewestList,
-    pub(super) front: AppendState,
+    pub(super) state: AppendState,
     pub(super) pool: Option<Pool>,
-    pub(super) ahead: Preallocator,
+    pub(super) preallocator: Preallocator,
     /// The active segment, for readers of its newest records.
     pub(super) active: RwLock<Option<Arc<ActiveSegment>>>,
     /// Whether a segment got its name after the last sync of the folder.
@@ -180,34 +180,34 @@ pub(super) struct PutState {
 
 impl PutState {
     /// Bytes left in the active segment.
-    pub(super) fn rest(&self) -> Option<u64> {
+    pub(super) fn remaining(&self) -> Option<u64> {
         self.active.as_ref().map(|active| active.segment.end_offset() - self.point.position)
     }
 
     /// Whether `bytes` and a filler after them fit the active segment.
     pub(super) fn has_space(&self, bytes: u64) -> bool {
-        self.rest().is_some_and(|rest| fits(rest, bytes))
+        self.remaining().is_some_and(|rest| fits(rest, bytes))
     }
 }
 
 impl CommitLog {
-    /// Opens the log as recovery left it: `row` holds its segments, and everything up to `point` is synced.
+    /// Opens the log as recovery left it: `segments` are its files, and everything up to `point` is synced.
     /// `live` shows that end already.
     pub fn open(
         files: &StoreFiles,
         options: &LogOptions,
-        row: MappedFileQueue,
+        segments: MappedFileQueue,
         point: SyncPoint,
         live: Arc<LivePage>,
     ) -> Result<Self, StoreError> {
         let end = point.position;
-        let active = row.find(end).map(ActiveSegment::of).transpose()?;
+        let active = segments.find(end).map(ActiveSegment::of).transpose()?;
         let pool_bytes = options.pool_bytes;
         let log = Self {
             files: files.clone(),
-            list: NewestList::of(&row),
-            row,
-            front: AppendState {
+            list: NewestList::of(&segments),
+            segments,
+            state: AppendState {
                 put: PutLock::new(
                     options.limits,
                     PutState {
@@ -223,7 +223,7 @@ impl CommitLog {
                 record_bytes: AtomicU64::new(0),
             },
             pool: pool_bytes.map(|bytes| Pool::new(files, bytes, end)).transpose()?,
-            ahead: Preallocator::new(options.ahead, options.allocation_bytes, end),
+            preallocator: Preallocator::new(options.preallocation, options.allocation_bytes, end),
             active: RwLock::new(active),
             names_pending: Mutex::new(false),
             commit: GroupCommit::new(end),
@@ -250,7 +250,7 @@ impl CommitLog {
 
     /// Published offset: one past the last published byte of the log, bytes in the pool included.
     pub fn appended(&self) -> u64 {
-        self.front.appended.load(Ordering::Acquire)
+        self.state.appended.load(Ordering::Acquire)
     }
 
     /// One past the last byte that can be read from the segments.
@@ -280,12 +280,12 @@ impl CommitLog {
 
     /// Byte length of a segment.
     pub fn segment_bytes(&self) -> u64 {
-        self.row.file_bytes()
+        self.segments.file_bytes()
     }
 
     /// Maximum byte length of a record.
     pub fn max_record_bytes(&self) -> u64 {
-        self.row.file_bytes() - BLANK_HEADER_BYTES as u64
+        self.segments.file_bytes() - BLANK_HEADER_BYTES as u64
     }
 
     /// Number of appends that were refused because the store was busy.
@@ -295,25 +295,24 @@ impl CommitLog {
 
     /// Number of records appended since the log was opened, and their total bytes.
     pub fn appended_records(&self) -> (u64, u64) {
-        (self.front.records.load(Ordering::Relaxed), self.front.record_bytes.load(Ordering::Relaxed))
+        (self.state.records.load(Ordering::Relaxed), self.state.record_bytes.load(Ordering::Relaxed))
     }
 
     /// Refuses every further append.
     pub fn seal(&self) {
-        self.front.put.lock_without_timeout().sealed = true;
+        self.state.put.lock_without_timeout().sealed = true;
     }
 
     /// Releases maps and descriptors that are not in use. Call it for a sealed log.
     pub fn release(&self) {
-        self.front.put.lock_without_timeout().active = None;
+        self.state.put.lock_without_timeout().active = None;
         *self.active.write() = None;
-        for segment in self.row.snapshot().iter() {
+        for segment in self.segments.snapshot().iter() {
             segment.unmap();
             segment.close_file();
         }
     }
 
-    /// Returns the active segment.
     pub(super) fn active(&self) -> Option<Arc<ActiveSegment>> {
         self.active.read().clone()
     }
@@ -325,7 +324,7 @@ impl CommitLog {
         base: u64,
         take_name: impl FnOnce(&MappedFile) -> std::io::Result<()>,
     ) -> std::io::Result<bool> {
-        let outcome = self.row.retire_oldest(base, |segment| {
+        let outcome = self.segments.retire_oldest(base, |segment| {
             // First: a reader that does not find the file looks for the reason in the page.
             self.live.expire_to(segment.end_offset());
             take_name(segment)
@@ -334,9 +333,9 @@ impl CommitLog {
         outcome
     }
 
-    /// Renews the list after the row gained or lost a segment.
+    /// Renews the list after a segment was added or removed.
     pub(super) fn refresh_list(&self) {
-        self.list.renew(&self.row);
+        self.list.renew(&self.segments);
     }
 
     /// Fails if an append stopped between assigning offsets to a record and copying it, for example by a panic.
@@ -347,19 +346,18 @@ impl CommitLog {
         Err(self.poison("appending", "an append stopped before its records were copied"))
     }
 
-    /// Returns the active segment of `put`.
     pub(super) fn active_of<'a>(&self, put: &'a PutState) -> Result<&'a ActiveSegment, StoreError> {
         put.active.as_deref().ok_or_else(|| self.poison("appending", "there is no active segment"))
     }
 
     /// Runs `work` while no append can run. `work` must be short.
     pub fn block_appends(&self, work: impl FnOnce()) {
-        let _put = self.front.put.lock_without_timeout();
+        let _put = self.state.put.lock_without_timeout();
         work();
     }
 
     /// Total bytes of all segments.
-    pub fn segments_bytes(&self) -> u64 {
+    pub(crate) fn segments_bytes(&self) -> u64 {
         self.list().segments().iter().map(|segment| segment.len()).sum()
     }
 
@@ -374,24 +372,24 @@ impl CommitLog {
             store_timestamp_ms: put.point.store_timestamp_ms,
         };
         record.next_queue_offset.store(queue_offset + i64::from(record.messages), Ordering::Release);
-        record.room.draw(record.messages);
+        record.quota.draw(record.messages);
         put.point.last_offset = put.point.position;
         put.point.last_size = size as u32;
         put.point.position += size as u64;
         // Only the holder of the put lock changes these counters.
         let (records, bytes) = self.appended_records();
-        self.front.records.store(records + 1, Ordering::Relaxed);
-        self.front.record_bytes.store(bytes + size as u64, Ordering::Relaxed);
+        self.state.records.store(records + 1, Ordering::Relaxed);
+        self.state.record_bytes.store(bytes + size as u64, Ordering::Relaxed);
     }
 
     /// Publishes everything up to the point of `put` and returns the published offset.
     pub(super) fn publish(&self, put: &PutState) -> u64 {
         let end = put.point.position;
         // A thread that wakes waiters after this needs no fence (`EventCount::notify_all_after_fence`).
-        self.front.appended.store(end, Ordering::SeqCst);
+        self.state.appended.store(end, Ordering::SeqCst);
         // Readers in other processes see only bytes that are in the file.
         self.live.publish(self.readable());
-        self.ahead.notify_end(end);
+        self.preallocator.notify_end(end);
         end
     }
 }

@@ -46,22 +46,22 @@ impl MappedPart {
     /// Returns the record of `size` bytes at `offset`, if it is in this part and valid.
     #[inline]
     pub fn record(&self, offset: u64, size: u32) -> Option<RecordBytes> {
-        self.expect(offset, size);
-        self.expected(offset, size)
+        self.prefetch(offset, size);
+        self.prefetched(offset, size)
     }
 
     /// Prefetches the parts that every reader looks at first: the fields before the body and those after it. They may
     /// be far apart, and memory delivers them in parallel.
     #[inline]
-    pub fn expect(&self, offset: u64, size: u32) {
+    pub fn prefetch(&self, offset: u64, size: u32) {
         let at = offset.saturating_sub(self.base) as usize;
         self.region.expect_read(at, HEAD_BYTES);
         self.region.expect_read((at + size as usize).saturating_sub(TAIL_BYTES), TAIL_BYTES);
     }
 
-    /// Like [`Self::record`], after a call of [`Self::expect`] for the same record.
+    /// Like [`Self::record`], after a call of [`Self::prefetch`] for the same record.
     #[inline]
-    pub fn expected(&self, offset: u64, size: u32) -> Option<RecordBytes> {
+    pub fn prefetched(&self, offset: u64, size: u32) -> Option<RecordBytes> {
         let bytes = self.bytes(offset, size)?;
         // Records that this process appended did not come from a disk and need no check.
         if !self.was_used(offset) {
@@ -75,7 +75,7 @@ impl MappedPart {
     }
 
     /// Takes note that the record at `offset` is in memory and valid.
-    pub fn note_used(&self, offset: u64) {
+    pub(crate) fn note_used(&self, offset: u64) {
         self.seen.insert(offset.saturating_sub(self.base));
     }
 
@@ -105,7 +105,7 @@ impl MappedPart {
     }
 
     /// Returns the size in the header of the record at `offset`.
-    pub fn size_at(&self, offset: u64) -> Option<u32> {
+    pub(crate) fn size_at(&self, offset: u64) -> Option<u32> {
         if self.paced && !self.was_used(offset) {
             return None;
         }
@@ -146,7 +146,7 @@ impl CommitLog {
 
     /// Returns the distance of `offset` from the end of the log, if it is so large that the record is probably not in
     /// memory.
-    pub fn cold_distance(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn cold_distance(&self, offset: u64) -> Option<u64> {
         Some(self.readable().saturating_sub(offset)).filter(|behind| *behind > self.hot_bytes)
     }
 

@@ -36,4 +36,5 @@ pub use scan::{
     CutRun, Damage, LogScanner, RaftEntry, RaftItem, RaftWalk, RecordRun, ScanChecks, ScanItem, check_record,
     damaged_place_note, has_damaged_place,
 };
-pub use segment_list::{Segment, SegmentList, is_unwritten, prefers_second};
+pub(crate) use segment_list::is_unwritten;
+pub use segment_list::{Segment, SegmentList, prefers_second};

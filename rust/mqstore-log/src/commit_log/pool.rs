@@ -55,7 +55,7 @@ impl Pool {
     }
 
     /// Whether bytes up to `end` fit the pool.
-    pub(crate) fn has_room_to(&self, end: u64) -> bool {
+    pub(crate) fn has_space_to(&self, end: u64) -> bool {
         end.saturating_sub(self.written.load(Ordering::Acquire)) <= self.capacity()
     }
 
@@ -68,38 +68,38 @@ impl Pool {
         if second.is_empty() { Ok(()) } else { self.memory.write(0, second) }
     }
 
-    /// Writes everything up to `position`, which is the end of a published record, to the segments of `row`.
+    /// Writes everything up to `position`, which is the end of a published record, to `segments`.
     ///
     /// After an error the caller must stop the log, because the contents of the file are unknown.
-    pub(crate) fn drain(&self, row: &MappedFileQueue, position: u64) -> Result<(), StoreError> {
+    pub(crate) fn drain(&self, segments: &MappedFileQueue, position: u64) -> Result<(), StoreError> {
         if self.drained() >= position {
             return Ok(());
         }
         let draining = self.draining.lock();
-        self.drain_held(row, position, &draining)
+        self.drain_held(segments, position, &draining)
     }
 
     /// Like [`Self::drain`], but returns `false` if another thread held the lock for all of `limit`.
     pub(crate) fn drain_within(
         &self,
-        row: &MappedFileQueue,
+        segments: &MappedFileQueue,
         position: u64,
         limit: Duration,
     ) -> Result<bool, StoreError> {
         let Some(draining) = self.draining.try_lock_for(limit) else { return Ok(false) };
-        self.drain_held(row, position, &draining)?;
+        self.drain_held(segments, position, &draining)?;
         Ok(true)
     }
 
     fn drain_held(
         &self,
-        row: &MappedFileQueue,
+        segments: &MappedFileQueue,
         position: u64,
         _draining: &MutexGuard<'_, ()>,
     ) -> Result<(), StoreError> {
         let mut from = self.written.load(Ordering::Acquire);
         while from < position {
-            from = self.drain_piece(row, from, position)?;
+            from = self.drain_piece(segments, from, position)?;
             self.written.store(from, Ordering::Release);
         }
         // Advances only now, so that readers never find the offset in the middle of a record.
@@ -107,8 +107,8 @@ impl Pool {
         Ok(())
     }
 
-    fn drain_piece(&self, row: &MappedFileQueue, from: u64, to: u64) -> Result<u64, StoreError> {
-        let Some(segment) = row.find(from) else {
+    fn drain_piece(&self, segments: &MappedFileQueue, from: u64, to: u64) -> Result<u64, StoreError> {
+        let Some(segment) = segments.find(from) else {
             let missing =
                 std::io::Error::new(std::io::ErrorKind::NotFound, format!("no segment holds {from}"));
             return Err(StoreError::io(std::path::Path::new("commitlog"), "writing the log", missing));
@@ -154,30 +154,30 @@ mod tests {
             let file = MappedFile::stage(&vfs, &folder.join("tmp"), base, 4096, 4096).unwrap();
             file.name(&folder.join(name)).unwrap();
         }
-        let (row, _) =
+        let (segments, _) =
             MappedFileQueue::load(&vfs, folder, FileLength::Expected(4096), MapAccess::ReadWrite).unwrap();
         let files = StoreFiles::new(Arc::clone(&vfs), Arc::new(mqstore_io::ManualClock::new(0)), folder);
         let pool = Pool::new(&files, 1000, 0).unwrap();
         let mut position = 0;
         while position + 300 <= 8192 {
             let bytes: Vec<u8> = (position..position + 300).map(|at| (at % 251) as u8).collect();
-            assert!(pool.has_room_to(position + 300));
+            assert!(pool.has_space_to(position + 300));
             pool.write(position, &bytes).unwrap();
             position += 300;
-            pool.drain(&row, position).unwrap();
+            pool.drain(&segments, position).unwrap();
         }
-        let segments = row.snapshot();
+        let snapshot = segments.snapshot();
         let mut found = vec![0; 8192];
-        segments[0].file().unwrap().read_exact_at(&mut found[..4096], 0).unwrap();
-        segments[1].file().unwrap().read_exact_at(&mut found[4096..], 0).unwrap();
+        snapshot[0].file().unwrap().read_exact_at(&mut found[..4096], 0).unwrap();
+        snapshot[1].file().unwrap().read_exact_at(&mut found[4096..], 0).unwrap();
         let wanted: Vec<u8> = (0..position).map(|at| (at % 251) as u8).collect();
         assert_eq!(found[..position as usize], wanted);
-        assert!(!pool.has_room_to(position + 1001));
+        assert!(!pool.has_space_to(position + 1001));
 
         // While another thread writes the pool, a caller waits no longer than its limit.
         let stalled = pool.draining.lock();
-        assert!(!pool.drain_within(&row, position, Duration::from_millis(20)).unwrap());
+        assert!(!pool.drain_within(&segments, position, Duration::from_millis(20)).unwrap());
         drop(stalled);
-        assert!(pool.drain_within(&row, position, Duration::from_millis(20)).unwrap());
+        assert!(pool.drain_within(&segments, position, Duration::from_millis(20)).unwrap());
     }
 }

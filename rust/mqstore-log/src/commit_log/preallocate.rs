@@ -81,26 +81,27 @@ impl CommitLog {
     /// Waits until the window or the next segment needs work, at most for `timeout`. Returns whether work may exist.
     pub fn wait_to_prepare(&self, timeout: Duration) -> bool {
         let due = || {
-            self.ahead.stopped.load(Ordering::Acquire)
-                || self.appended() >= self.ahead.wake_at.load(Ordering::Acquire)
+            self.preallocator.stopped.load(Ordering::Acquire)
+                || self.appended() >= self.preallocator.wake_at.load(Ordering::Acquire)
         };
-        if self.ahead.moved.wait_until(Some(timeout), due) {
+        if self.preallocator.moved.wait_until(Some(timeout), due) {
             return true;
         }
         let tail = self.appended();
-        let idle = self.ahead.looked_at.swap(tail, Ordering::AcqRel) == tail;
+        let idle = self.preallocator.looked_at.swap(tail, Ordering::AcqRel) == tail;
         if idle {
-            self.ahead.idle_at.store(tail, Ordering::Release);
+            self.preallocator.idle_at.store(tail, Ordering::Release);
         }
-        idle && (self.ahead.overtaken.swap(false, Ordering::AcqRel) || self.ahead.options.prewrite)
+        idle && (self.preallocator.overtaken.swap(false, Ordering::AcqRel)
+            || self.preallocator.options.prewrite)
     }
 
     /// Ends [`Self::wait_to_prepare`] for good and removes a prepared segment that no append took.
     pub fn stop_preparing(&self) {
-        self.ahead.stopped.store(true, Ordering::Release);
-        self.ahead.moved.notify_all();
-        *self.ahead.apart.lock() = None;
-        if let Some(staged) = self.ahead.staged.lock().take() {
+        self.preallocator.stopped.store(true, Ordering::Release);
+        self.preallocator.moved.notify_all();
+        *self.preallocator.apart.lock() = None;
+        if let Some(staged) = self.preallocator.staged.lock().take() {
             // If this fails, the next open removes the file with the staging folder.
             let _ = self.files.vfs.remove_file(&staged.segment.path());
         }
@@ -113,23 +114,23 @@ impl CommitLog {
     ///   error itself.
     /// - [`StoreError::Poisoned`] if prewriting the active segment failed.
     pub fn prepare(&self) -> Result<bool, StoreError> {
-        if !self.ahead.options.enabled || self.ahead.stopped.load(Ordering::Acquire) {
+        if !self.preallocator.options.enabled || self.preallocator.stopped.load(Ordering::Acquire) {
             return Ok(false);
         }
         let tail = self.appended();
         let Some(active) = self.active().map(|active| Arc::clone(&active.segment)) else {
-            self.ahead.wake_at.store(tail + 1, Ordering::Release);
+            self.preallocator.wake_at.store(tail + 1, Ordering::Release);
             return Ok(false);
         };
         let mut prepared = self.allocate_active(&active, tail)?;
-        if !prepared && self.ahead.options.prewrite {
+        if !prepared && self.preallocator.options.prewrite {
             prepared = self.prewrite_active(&active, tail)?;
         } else if !prepared {
             prepared = self.warm_active(&active, tail)?;
         }
         prepared = prepared || self.prepare_next(&active, tail)?;
         if !prepared {
-            self.ahead.wake_at.store(self.next_notify_offset(&active, tail), Ordering::Release);
+            self.preallocator.wake_at.store(self.next_notify_offset(&active, tail), Ordering::Release);
         }
         Ok(prepared)
     }
@@ -169,7 +170,7 @@ impl CommitLog {
 
     /// Returns the number of bytes after `tail` that should have disk space, at most `rest`.
     fn allocation_window(&self, folder: &Path, tail: u64, rest: u64) -> u64 {
-        let (least, wanted) = (self.ahead.least_bytes, self.ahead.allocation(tail).min(rest));
+        let (least, wanted) = (self.preallocator.least_bytes, self.preallocator.allocation(tail).min(rest));
         if wanted <= least {
             return wanted;
         }
@@ -183,7 +184,7 @@ impl CommitLog {
         let before = active.allocated();
         // The log may have rolled since the tail was read.
         let (end, from) = (active.base_offset() + before, tail.saturating_sub(active.base_offset()));
-        if before == active.len() || end.saturating_sub(tail) > self.ahead.allocation(tail) / 2 {
+        if before == active.len() || end.saturating_sub(tail) > self.preallocator.allocation(tail) / 2 {
             return Ok(false);
         }
         let path = active.path();
@@ -196,9 +197,9 @@ impl CommitLog {
     /// the processor to appends.
     pub fn pause_after(&self, took: Duration) -> Duration {
         let tail = self.appended();
-        let left = self.ahead.warm.load(Ordering::Acquire).saturating_sub(tail);
-        if !self.ahead.options.prewrite {
-            let is_enough = left > self.ahead.window(tail) / 2;
+        let left = self.preallocator.warm.load(Ordering::Acquire).saturating_sub(tail);
+        if !self.preallocator.options.prewrite {
+            let is_enough = left > self.preallocator.window(tail) / 2;
             return if is_enough { POPULATE_REST } else { Duration::ZERO };
         }
         let factor = (left / REST_STEP_BYTES).clamp(1, MOST_REST);
@@ -207,29 +208,29 @@ impl CommitLog {
 
     /// Returns the tail from which the next step is due.
     fn next_notify_offset(&self, active: &Segment, tail: u64) -> u64 {
-        let ahead = &self.ahead;
+        let preallocator = &self.preallocator;
         let half = half_of(active);
-        let staged = ahead.staged.lock().is_some();
+        let staged = preallocator.staged.lock().is_some();
         let mut next = if staged || tail >= half { active.end_offset() } else { half };
         let allocated = active.base_offset() + active.allocated();
         if allocated < active.end_offset() {
             // After a reservation that the free space limited, the next one is due when half of it is used.
-            let window = ahead.allocation(tail).min(allocated.saturating_sub(tail));
+            let window = preallocator.allocation(tail).min(allocated.saturating_sub(tail));
             next = next.min(allocated.saturating_sub(window / 2)).max(tail + 1);
         }
-        let warm = ahead.warm.load(Ordering::Acquire);
-        if ahead.options.window_bytes == 0 || warm >= allocated {
+        let warm = preallocator.warm.load(Ordering::Acquire);
+        if preallocator.options.window_bytes == 0 || warm >= allocated {
             return next;
         }
-        let window = ahead.window(tail);
-        let prewrite = ahead.options.prewrite;
-        if !prewrite && ahead.overtaken.load(Ordering::Acquire) {
+        let window = preallocator.window(tail);
+        let prewrite = preallocator.options.prewrite;
+        if !prewrite && preallocator.overtaken.load(Ordering::Acquire) {
             return next.min(tail + window);
         }
         let mut due = warm.saturating_sub(if prewrite { window / 4 } else { window - window / DUE_PART });
-        if prewrite && window < ahead.options.window_bytes {
+        if prewrite && window < preallocator.options.window_bytes {
             // Due when the window has twice its length.
-            due = due.min(ahead.opened_at + 2 * window / PREWRITE_FACTOR + 1);
+            due = due.min(preallocator.opened_at + 2 * window / PREWRITE_FACTOR + 1);
         }
         next.min(due)
     }
@@ -238,56 +239,57 @@ impl CommitLog {
     fn prewrite_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
         let base = active.base_offset();
         let limit = base + active.allocated();
-        let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(base);
-        let window = self.ahead.window(tail);
+        let warm = self.preallocator.warm.load(Ordering::Acquire).max(tail).max(base);
+        let window = self.preallocator.window(tail);
         let end = (warm + PREWRITE_BYTES.min(window / 4)).min(limit);
         let fits = warm < end && end - tail <= window;
-        let urgent = self.ahead.filling.load(Ordering::Acquire) || warm - tail <= window / 4;
-        self.ahead.filling.store(urgent && fits, Ordering::Release);
-        let idle = self.ahead.idle_at.load(Ordering::Acquire) == tail;
+        let urgent = self.preallocator.filling.load(Ordering::Acquire) || warm - tail <= window / 4;
+        self.preallocator.filling.store(urgent && fits, Ordering::Release);
+        let idle = self.preallocator.idle_at.load(Ordering::Acquire) == tail;
         if !(fits && (urgent || idle)) {
             return Ok(false);
         }
         // Held during the step: `stop_preparing` waits for it.
-        let mut apart = self.ahead.apart.lock();
-        if self.ahead.stopped.load(Ordering::Acquire) {
+        let mut apart = self.preallocator.apart.lock();
+        if self.preallocator.stopped.load(Ordering::Acquire) {
             return Ok(false);
         }
         let region =
             PrewriteMap::of(&mut apart, active).at_file(|| active.path(), "mapping the active segment")?;
         prewrite(&region, base, warm..end)
             .map_err(|error| self.poison("preparing the log", &error.to_string()))?;
-        self.ahead.warm.raise(end, Ordering::AcqRel);
+        self.preallocator.warm.raise(end, Ordering::AcqRel);
         Ok(true)
     }
 
     /// Populates one step of the active segment if a part of the window is used.
     fn warm_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
-        if self.ahead.overtaken.load(Ordering::Acquire) {
+        if self.preallocator.overtaken.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let window = self.ahead.window(tail);
-        let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(active.base_offset());
+        let window = self.preallocator.window(tail);
+        let warm = self.preallocator.warm.load(Ordering::Acquire).max(tail).max(active.base_offset());
         // Pages without disk space are not touched: that would take the space.
         let target = tail.saturating_add(window).min(active.base_offset() + active.allocated());
-        let due = self.ahead.filling.load(Ordering::Acquire) || warm - tail <= window - window / DUE_PART;
-        self.ahead.filling.store(due && warm < target, Ordering::Release);
+        let due =
+            self.preallocator.filling.load(Ordering::Acquire) || warm - tail <= window - window / DUE_PART;
+        self.preallocator.filling.store(due && warm < target, Ordering::Release);
         if !due || warm >= target {
             return Ok(false);
         }
         let region = active.region().at_file(|| active.path(), "mapping the active segment")?;
         let end = (warm + STEP_BYTES).min(target);
         self.populate(&region, active.base_offset(), warm..end, tail)?;
-        self.ahead.warm.raise(end, Ordering::AcqRel);
+        self.preallocator.warm.raise(end, Ordering::AcqRel);
         Ok(true)
     }
 
     fn populate(&self, region: &Region, base: u64, range: Range<u64>, tail: u64) -> Result<(), StoreError> {
         // The advice is optional for the kernel; without it an append only meets a page fault.
         let _ = region.advise(map_range(base, &range), Advice::PopulateWrite);
-        if self.ahead.options.lock_memory {
+        if self.preallocator.options.lock_memory {
             region.lock_memory(map_range(base, &range)).map_err(|error| cannot_lock(&error))?;
-            let behind = self.ahead.locked_from.swap(tail, Ordering::AcqRel).max(base);
+            let behind = self.preallocator.locked_from.swap(tail, Ordering::AcqRel).max(base);
             if behind < tail {
                 let _ = region.unlock_memory(map_range(base, &(behind..tail)));
             }
@@ -301,9 +303,9 @@ impl CommitLog {
             return Ok(false);
         }
         // Held while the segment is created: an append that needs it now would have to create the same one.
-        let mut slot = self.ahead.staged.lock();
+        let mut slot = self.preallocator.staged.lock();
         let base = active.end_offset();
-        if self.appended() >= base || self.ahead.taken.load(Ordering::Acquire) >= base {
+        if self.appended() >= base || self.preallocator.taken.load(Ordering::Acquire) >= base {
             return Ok(false);
         }
         match &mut *slot {
@@ -314,7 +316,7 @@ impl CommitLog {
                 *slot = Some(PreparedSegment { segment, warm: 0, apart: None });
                 Ok(true)
             }
-            Some(staged) if self.ahead.options.prewrite => self.prewrite_prepared(staged, tail),
+            Some(staged) if self.preallocator.options.prewrite => self.prewrite_prepared(staged, tail),
             Some(staged) => {
                 // An append takes the lock to begin the segment, so it must not wait for a step.
                 let (segment, warm) = (Arc::clone(&staged.segment), staged.warm);
@@ -337,18 +339,18 @@ impl CommitLog {
     /// Populates the next part of the prepared segment, whose first `warm` bytes are populated.
     fn populate_prepared(&self, segment: &Segment, warm: u64, tail: u64) -> Result<bool, StoreError> {
         let base = segment.base_offset();
-        let wanted = (tail + self.ahead.window(tail)).saturating_sub(base).min(segment.len());
-        if warm >= wanted || self.ahead.overtaken.load(Ordering::Acquire) {
+        let wanted = (tail + self.preallocator.window(tail)).saturating_sub(base).min(segment.len());
+        if warm >= wanted || self.preallocator.overtaken.load(Ordering::Acquire) {
             return Ok(false);
         }
         let range = warm..(warm + STEP_BYTES).min(wanted);
         self.allocate_prepared(segment, tail, range.end)?;
         let region = segment.region().at_file(|| segment.path(), "mapping a log segment")?;
         let _ = region.advise(map_range(0, &range), Advice::PopulateWrite);
-        match self.ahead.staged.lock().as_mut().filter(|staged| staged.segment.base_offset() == base) {
+        match self.preallocator.staged.lock().as_mut().filter(|staged| staged.segment.base_offset() == base) {
             Some(staged) => staged.warm = range.end,
             // An append has begun the segment meanwhile.
-            None => self.ahead.warm.raise(base + range.end, Ordering::AcqRel),
+            None => self.preallocator.warm.raise(base + range.end, Ordering::AcqRel),
         }
         Ok(true)
     }
@@ -356,7 +358,7 @@ impl CommitLog {
     /// Prewrites the next part of the prepared segment.
     fn prewrite_prepared(&self, staged: &mut PreparedSegment, tail: u64) -> Result<bool, StoreError> {
         let base = staged.segment.base_offset();
-        let wanted = self.ahead.window(tail).min(staged.segment.len());
+        let wanted = self.preallocator.window(tail).min(staged.segment.len());
         if staged.warm >= wanted {
             return Ok(false);
         }
@@ -372,12 +374,12 @@ impl CommitLog {
 
     /// With `lock_memory`, checks during the open whether the system allows it.
     pub(super) fn lock_first_pages(&self) -> Result<(), StoreError> {
-        if !(self.ahead.options.enabled && self.ahead.options.lock_memory) {
+        if !(self.preallocator.options.enabled && self.preallocator.options.lock_memory) {
             return Ok(());
         }
         let Some(active) = self.active() else { return Ok(()) };
         let from = self.appended() - active.segment.base_offset();
-        let to = (from + self.ahead.options.window_bytes).min(active.segment.len());
+        let to = (from + self.preallocator.options.window_bytes).min(active.segment.len());
         active.region.lock_memory(from as usize..to as usize).map_err(|error| cannot_lock(&error))
     }
 }

@@ -137,7 +137,6 @@ impl Preallocator {
         }
     }
 
-    /// Returns the length of the window at this tail.
     pub(super) fn window(&self, tail: u64) -> u64 {
         let prewrite = self.options.prewrite;
         match tail.saturating_sub(self.opened_at) {
@@ -157,7 +156,6 @@ impl Preallocator {
         steep.max(appended.min(MOST_ALLOCATED_BYTES)).max(self.least_bytes).max(self.window(tail))
     }
 
-    /// Takes the prepared segment at `base`, if it exists.
     pub(super) fn take(&self, files: &StoreFiles, base: u64) -> Option<Arc<Segment>> {
         let mut slot = self.staged.lock();
         // The service must not create this segment again while it waits for its name.

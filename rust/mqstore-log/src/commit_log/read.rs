@@ -185,7 +185,6 @@ impl RecordReader {
         Some(bytes)
     }
 
-    /// Returns the mapped part that contains `offset`.
     fn part_of(&mut self, offset: u64) -> Option<&MappedPart> {
         let log = self.log.as_ref()?;
         if !self.part.as_ref().is_some_and(|part| part.holds(offset)) {
@@ -205,7 +204,7 @@ impl RecordReader {
         Ok(bytes)
     }
 
-    /// Whether [`Self::expect`] would do anything for a record at or after `offset`.
+    /// Whether [`Self::prefetch`] would do anything for a record at or after `offset`.
     pub fn may_be_cold(&self, offset: u64) -> bool {
         self.log.as_ref().is_none_or(|log| log.may_be_cold(offset))
     }
@@ -216,7 +215,7 @@ impl RecordReader {
 
     /// Asks the system to fetch the records at `places` (log offset and size) in parallel, if they are probably on the
     /// disk. A size of 0 means unknown. Requests at most 16 MiB; the rest is ignored.
-    pub fn expect(&mut self, places: impl Iterator<Item = (u64, u32)>) {
+    pub fn prefetch(&mut self, places: impl Iterator<Item = (u64, u32)>) {
         let places: Vec<_> =
             places.filter(|(offset, _)| *offset < self.limit && self.is_cold(*offset)).collect();
         // A single record is read at once.

@@ -54,12 +54,12 @@ impl CommitLog {
         (active.segment.base_offset()..=active.segment.end_offset()).contains(&tail)
             && active.segment.end_offset() - tail >= needed
             && active.is_allocated(tail, allocated)
-            && self.front.put.held_ms(&*self.files.clock) < HELD_LONG_MS
+            && self.state.put.held_ms(&*self.files.clock) < HELD_LONG_MS
     }
 
     /// Whether twice `bytes` fit the pool: other appends of the same size may come first.
     pub fn pool_has_space(&self, bytes: u64) -> bool {
-        self.pool.as_ref().is_some_and(|pool| pool.has_room_to(self.appended().saturating_add(2 * bytes)))
+        self.pool.as_ref().is_some_and(|pool| pool.has_space_to(self.appended().saturating_add(2 * bytes)))
     }
 
     /// Makes sure that `bytes` and a filler after them fit the active segment, and rolls if not. Then makes sure that
@@ -113,7 +113,7 @@ impl CommitLog {
         // A log that was opened has no space for the filler yet.
         self.ensure_allocated(put, 0)?;
         let next = self.next_segment(base, bytes + FILLER_BYTES)?;
-        if let (Some(rest), Some(active)) = (put.rest().filter(|rest| *rest > 0), put.active.clone()) {
+        if let (Some(rest), Some(active)) = (put.remaining().filter(|rest| *rest > 0), put.active.clone()) {
             self.drain_locked(put)?;
             let at = put.point.position - active.segment.base_offset();
             let blank = encode_blank(rest as u32);
@@ -152,7 +152,7 @@ impl CommitLog {
     fn next_segment(&self, base: u64, needed: u64) -> Result<Arc<ActiveSegment>, StoreError> {
         // With a second unsynced name, a crash could leave a hole in the sequence.
         self.sync_names()?;
-        let segment = match self.ahead.take(&self.files, base) {
+        let segment = match self.preallocator.take(&self.files, base) {
             Some(segment) => segment,
             None => self.stage_segment("segment", base, needed)?,
         };
@@ -169,7 +169,7 @@ impl CommitLog {
         }
         let active = ActiveSegment::of(Arc::clone(&segment))?;
         let poison = |error: PushError| self.poison("adding a segment", &error.to_string());
-        self.row.push(segment).map_err(poison)?;
+        self.segments.push(segment).map_err(poison)?;
         self.refresh_list();
         Ok(active)
     }
@@ -182,11 +182,11 @@ impl CommitLog {
         base: u64,
         needed: u64,
     ) -> Result<Arc<Segment>, StoreError> {
-        let staging = self.files.segment_staging(base, self.row.file_bytes())?;
+        let staging = self.files.segment_staging(base, self.segments.file_bytes())?;
         let staged = staging.join(format!("{prefix}-{}", offset_file_name(base)));
         // Removes the file of a failed earlier attempt.
         let _ = self.files.vfs.remove_file(&staged);
-        let len = self.row.file_bytes();
+        let len = self.segments.file_bytes();
         let stage = |bytes| MappedFile::stage(&self.files.vfs, &staged, base, len, bytes);
         let segment =
             self.try_window(&staging, base, len, needed, stage).at(&staged, "creating a log segment")?;
@@ -206,7 +206,7 @@ impl CommitLog {
         if self.max_bytes.is_none() {
             return Ok(());
         }
-        let (mut rest, mut segments) = (put.rest().unwrap_or(0), 0);
+        let (mut rest, mut segments) = (put.remaining().unwrap_or(0), 0);
         for record in records {
             let size = record.parts.len() as u64;
             if !fits(rest, size) {

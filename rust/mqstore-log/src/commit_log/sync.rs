@@ -32,7 +32,7 @@ impl CommitLog {
     /// Writes published bytes up to `position` from the pool to the segments.
     pub(super) fn drain_pool(&self, position: u64) -> Result<(), StoreError> {
         let Some(pool) = &self.pool else { return Ok(()) };
-        pool.drain(&self.row, position)
+        pool.drain(&self.segments, position)
             .map_err(|error| self.poison("writing the log", &error.to_string()))?;
         self.live.publish(self.readable());
         Ok(())
@@ -72,7 +72,7 @@ impl CommitLog {
     fn sync(&self) -> Result<u64, StoreError> {
         self.check()?;
         let point = {
-            let put = self.front.put.lock_without_timeout();
+            let put = self.state.put.lock_without_timeout();
             self.check_copied(&put)?;
             put.point
         };
@@ -80,7 +80,7 @@ impl CommitLog {
         self.drain_pool(target)?;
         self.sync_names()?;
         let from = self.synced.lock().position;
-        let segments = self.row.snapshot();
+        let segments = self.segments.snapshot();
         let first = segments.partition_point(|segment| segment.end_offset() <= from);
         for segment in segments.iter().skip(first).filter(|segment| segment.base_offset() < target) {
             let end = target.min(segment.end_offset()) - segment.base_offset();
@@ -89,7 +89,7 @@ impl CommitLog {
         }
         // Keeps only the newest segment mapped, not each one that the store ever wrote.
         if first + 1 < segments.len() {
-            self.row.unmap_before(target);
+            self.segments.unmap_before(target);
         }
         *self.synced.lock() = point;
         self.live.set_durable(target);
@@ -141,7 +141,7 @@ impl CommitLog {
 
     /// Returns `error` if the cause passes: a file could not be opened, so nothing was written. Any other error stops
     /// the log for good.
-    pub fn poison_unless_passing(&self, stage: &'static str, error: StoreError) -> StoreError {
+    pub(crate) fn poison_unless_passing(&self, stage: &'static str, error: StoreError) -> StoreError {
         if error.is_out_of_files() { error } else { self.poison(stage, &error.to_string()) }
     }
 

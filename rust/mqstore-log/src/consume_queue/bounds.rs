@@ -73,7 +73,7 @@ impl ConsumeQueue {
     }
 
     /// Asks the file system to fetch what [`Self::recover_bounds_near`] reads for a queue that ends at `max`.
-    pub(super) fn expect_bounds(&self, max: i64) -> Result<(), StoreError> {
+    pub(super) fn prefetch_bounds(&self, max: i64) -> Result<(), StoreError> {
         let bases = self.list_files()?.bases;
         if let (Some(&first), Some(&last)) = (bases.first(), bases.last())
             && let (Ok(begin), Ok(end)) = (self.open_once(first), self.open_once(last))
@@ -87,7 +87,7 @@ impl ConsumeQueue {
     }
 
     /// Asks the file system to fetch the last file, for a caller that needs all of it after [`Self::recover_bounds`].
-    pub fn expect_last_file(&self) -> Result<(), StoreError> {
+    pub fn prefetch_last_file(&self) -> Result<(), StoreError> {
         if let Some(&last) = self.list_files()?.bases.last()
             && let Ok(file) = self.open_once(last)
         {

@@ -118,11 +118,8 @@ impl<U: QueueUnit> Queue<U> {
 impl super::QueueSet {
     /// Moves the minimum of the topic's queues to its floor.
     pub fn correct_min_offsets_of(&self, topic: &str) -> Result<(), StoreError> {
-        for queue_id in self.ids(topic) {
-            self.get(topic, queue_id).map_or(Ok(()), |queue| QueueUnit::advance_min_offset(&queue, 0))?;
-            self.batch(topic, queue_id).map_or(Ok(()), |queue| QueueUnit::advance_min_offset(&queue, 0))?;
-        }
-        Ok(())
+        self.plain.of_topic(topic).iter().try_for_each(|queue| QueueUnit::advance_min_offset(&**queue, 0))?;
+        self.batch.of_topic(topic).iter().try_for_each(|queue| QueueUnit::advance_min_offset(&**queue, 0))
     }
 
     /// Moves the minimum of every queue to that of the log. Call it before the log removes older segments.

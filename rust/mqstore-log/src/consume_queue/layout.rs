@@ -69,12 +69,10 @@ impl QueueLayout {
         len > 0 && len.is_multiple_of(unit_bytes) && i32::try_from(len).is_ok()
     }
 
-    /// Byte length of each file.
     pub(super) fn file_bytes(self) -> u64 {
         self.file_bytes
     }
 
-    /// Number of units in each file.
     pub(super) fn units_per_file(self) -> i64 {
         (self.file_bytes / UNIT_BYTES) as i64
     }
@@ -101,7 +99,6 @@ impl QueueLayout {
         bytes - bytes % self.file_bytes
     }
 
-    /// Returns the position of `offset` in its file.
     pub(super) fn position_of(self, offset: i64) -> u64 {
         (offset as u64 * UNIT_BYTES) % self.file_bytes
     }

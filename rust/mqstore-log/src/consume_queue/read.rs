@@ -74,7 +74,7 @@ impl ConsumeQueue {
     }
 
     /// Asks the system to fetch up to `units` units from `from` on, which will be read soon.
-    pub fn expect(&self, from: i64, units: i64) {
+    pub fn prefetch(&self, from: i64, units: i64) {
         let to = from.saturating_add(units).min(self.max_offset());
         for part in self.layout().parts(from.max(self.min_offset())..to) {
             // The read itself will find and report this error.
@@ -84,10 +84,10 @@ impl ConsumeQueue {
         }
     }
 
-    /// Like [`Self::expect`], for a file system that fetches what it reads: a file is divided into equal ranges of at most
+    /// Like [`Self::prefetch`], for a file system that fetches what it reads: a file is divided into equal ranges of at most
     /// `most_bytes`, and the range of the unit at `offset` is fetched. A reader that names one offset after another needs
     /// one request for each range.
-    pub fn expect_range(&self, offset: i64, most_bytes: u64) {
+    pub fn prefetch_range(&self, offset: i64, most_bytes: u64) {
         let max = self.max_offset();
         if !(self.min_offset()..max).contains(&offset) || most_bytes == 0 {
             return;

@@ -18,7 +18,7 @@ use super::batch::BatchQueue;
 use super::layout::{BATCH_UNIT_BYTES, QueueLayout};
 use super::queue::ConsumeQueue;
 use super::table::{QueueTable, TopicQueues, find};
-use mqstore_base::error::{IoContext, StoreError, Stray};
+use mqstore_base::error::{StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
 
@@ -34,8 +34,8 @@ fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
 /// The consume queues and batch queues of one store.
 #[derive(Debug)]
 pub struct QueueSet {
-    plain: QueueTable<CqUnit>,
-    batch: QueueTable<BatchCqUnit>,
+    pub(super) plain: QueueTable<CqUnit>,
+    pub(super) batch: QueueTable<BatchCqUnit>,
     strays: Mutex<Vec<Stray>>,
 }
 
@@ -108,11 +108,8 @@ impl QueueSet {
     pub fn remove_deleted(&self, topic: &str) -> Result<(), StoreError> {
         self.plain.home.writable("remove the queues of a deleted topic")?;
         self.add_deleted();
-        for queue_id in self.ids(topic) {
-            self.get(topic, queue_id).map_or(Ok(()), |queue| queue.remove_deleted())?;
-            self.batch(topic, queue_id).map_or(Ok(()), |queue| queue.remove_deleted())?;
-        }
-        Ok(())
+        self.plain.of_topic(topic).iter().try_for_each(|queue| queue.remove_deleted())?;
+        self.batch.of_topic(topic).iter().try_for_each(|queue| queue.remove_deleted())
     }
 
     /// Returns the lengths of new files of queues and of batch queues, each only if no existing file shows one.
@@ -155,7 +152,7 @@ impl QueueSet {
         let listed = |queue: &ConsumeQueue| max(queue.topic(), queue.queue_id());
         queues.chunks(QUEUES_AT_ONCE).try_for_each(|queues| {
             for queue in queues {
-                listed(queue).map_or(Ok(()), |max| queue.expect_bounds(max))?;
+                listed(queue).map_or(Ok(()), |max| queue.prefetch_bounds(max))?;
             }
             let work = |queue: &Arc<ConsumeQueue>| queue.recover_bounds_near(listed(queue));
             parallel_map(self.plain.home.helpers, "mq-queues", queues, work).map(drop)
@@ -231,7 +228,7 @@ impl QueueSet {
     }
 
     /// Calls `look` for all queues except batch queues, by topic and id, until it fails. No queue is added meanwhile.
-    pub fn try_each<E>(&self, mut look: impl FnMut(&ConsumeQueue) -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn try_each<E>(&self, mut look: impl FnMut(&ConsumeQueue) -> Result<(), E>) -> Result<(), E> {
         let queues = self.plain.queues.read();
         queues.values().flatten().try_for_each(|(_, queue)| look(queue))
     }
@@ -246,7 +243,7 @@ impl QueueSet {
 
     /// Returns minimum and maximum of the named queues; `None` for an unknown queue. Fastest if the names have the
     /// order of [`Self::all`].
-    pub fn bounds_of(&self, names: &[(&str, i32)]) -> Vec<Option<(i64, i64)>> {
+    pub(crate) fn bounds_of(&self, names: &[(&str, i32)]) -> Vec<Option<(i64, i64)>> {
         let queues = self.plain.queues.read();
         let has_batches = self.batch.count() > 0;
         let chunks: Vec<_> = names.chunk_by(|(a, _), (b, _)| a == b).collect();
@@ -273,14 +270,8 @@ impl QueueSet {
 
     /// Wakes all waiters of the queues of one topic.
     pub fn wake_topic(&self, topic: &str) {
-        for queue_id in self.ids(topic) {
-            if let Some(queue) = self.get(topic, queue_id) {
-                queue.arrivals().wake_all();
-            }
-            if let Some(queue) = self.batch(topic, queue_id) {
-                queue.arrivals().wake_all();
-            }
-        }
+        self.plain.of_topic(topic).iter().for_each(|queue| queue.arrivals().wake_all());
+        self.batch.of_topic(topic).iter().for_each(|queue| queue.arrivals().wake_all());
     }
 
     /// Number of queues, batch queues included.
@@ -324,7 +315,7 @@ impl QueueSet {
     }
 
     /// Lets the next flush sync the names in `folder`, which other code created.
-    pub fn mark_folder(&self, folder: &Path) {
+    pub(crate) fn mark_folder(&self, folder: &Path) {
         self.plain.home.mark_folder(folder);
     }
 
@@ -339,54 +330,15 @@ impl QueueSet {
     /// empty then. This is one rename: after a crash the old queue exists, or none. Returns the new path of the folder;
     /// `None` if none existed.
     pub fn set_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
-        self.plain.home.writable("set a queue aside")?;
-        let queue = self.get_or_create(topic, queue_id)?;
-        let moved = self.move_to_lost_and_found("consumequeue", topic, queue_id, &queue.folder())?;
-        queue.forget_files();
-        Ok(moved)
+        self.plain.set_aside("consumequeue", topic, queue_id)
     }
 
     /// Like [`Self::set_aside`], for a batch queue.
-    pub fn quarantine_batch_queue(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
-        self.plain.home.writable("set a queue aside")?;
-        let queue = self.batch_or_create(topic, queue_id)?;
-        let moved = self.move_to_lost_and_found("batchconsumequeue", topic, queue_id, &queue.folder())?;
-        queue.forget_files();
-        Ok(moved)
-    }
-
-    fn move_to_lost_and_found(
+    pub(crate) fn quarantine_batch_queue(
         &self,
-        kind: &str,
         topic: &str,
         queue_id: i32,
-        from: &Path,
     ) -> Result<Option<PathBuf>, StoreError> {
-        let vfs = &self.plain.home.files.vfs;
-        let number = self.plain.home.files.clock.now_ms();
-        let target =
-            self.plain.home.files.lost_and_found_for(from).join(format!("{kind}.{number}")).join(topic);
-        vfs.create_dir_all(&target).at(&target, "creating a folder for a damaged queue")?;
-        let mut to = target.join(queue_id.to_string());
-        let mut copy = 0;
-        let moved = loop {
-            match vfs.rename_noreplace(from, &to) {
-                Ok(()) => break Some(to),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => break None,
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && copy < 1000 => {
-                    copy += 1;
-                    to = target.join(format!("{queue_id}.{copy}"));
-                }
-                Err(error) => {
-                    return Err(StoreError::io(from, "moving a damaged queue to lost+found", error));
-                }
-            }
-        };
-        if moved.is_some() {
-            for folder in from.parent().into_iter().chain(self.plain.home.files.folders_up_from(&target)) {
-                self.plain.home.mark_folder(folder);
-            }
-        }
-        Ok(moved)
+        self.batch.set_aside("batchconsumequeue", topic, queue_id)
     }
 }

@@ -3,6 +3,7 @@
 //! A queue is an entry in a table and a few words of memory.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use mqstore_io::sync::{Arc, RwLock};
 use mqstore_io::{Access, FileCache, parallel_map};
@@ -11,14 +12,13 @@ use super::context::QueueContext;
 use super::discover::{self, FoundQueues};
 use super::layout::QueueLayout;
 use super::queue::{Queue, QueueUnit};
-use mqstore_base::error::{StoreError, Stray};
+use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
 
 /// The queues of one topic by ascending id. In stores with very many topics, most topics have one queue.
 pub(super) type TopicQueues<U> = Vec<(i32, Arc<Queue<U>>)>;
 
-/// Returns the queue with this id.
 pub(super) fn find<U: QueueUnit>(queues: &TopicQueues<U>, queue_id: i32) -> Option<&Arc<Queue<U>>> {
     let place = queues.binary_search_by_key(&queue_id, |(id, _)| *id).ok()?;
     queues.get(place).map(|(_, queue)| queue)
@@ -129,7 +129,11 @@ impl<U: QueueUnit> QueueTable<U> {
         get_or_insert_with(known, queue_id, || Queue::new(&self.home, &topic, queue_id))
     }
 
-    /// Returns the queue ids of one topic.
+    /// Returns the queues of one topic by ascending id.
+    pub(super) fn of_topic(&self, topic: &str) -> Vec<Arc<Queue<U>>> {
+        self.queues.read().get(topic).into_iter().flatten().map(|(_, queue)| Arc::clone(queue)).collect()
+    }
+
     pub(super) fn ids(&self, topic: &str) -> Vec<i32> {
         self.queues.read().get(topic).into_iter().flatten().map(|(id, _)| *id).collect()
     }
@@ -153,5 +157,53 @@ impl<U: QueueUnit> QueueTable<U> {
         work: impl Fn(&Queue<U>) -> Result<(), StoreError> + Sync,
     ) -> Result<(), StoreError> {
         parallel_map(self.home.helpers, "mq-queues", &self.all(), |queue| work(queue)).map(drop)
+    }
+
+    /// Moves the folder of a queue to a folder of `kind` in `lost+found/`. Returns its new path, if it existed.
+    pub(super) fn set_aside(
+        &self,
+        kind: &str,
+        topic: &str,
+        queue_id: i32,
+    ) -> Result<Option<PathBuf>, StoreError> {
+        self.home.writable("set a queue aside")?;
+        let queue = self.get_or_create(topic, queue_id)?;
+        let moved = self.move_to_lost_and_found(kind, topic, queue_id, &queue.folder())?;
+        queue.forget_files();
+        Ok(moved)
+    }
+
+    fn move_to_lost_and_found(
+        &self,
+        kind: &str,
+        topic: &str,
+        queue_id: i32,
+        from: &Path,
+    ) -> Result<Option<PathBuf>, StoreError> {
+        let vfs = &self.home.files.vfs;
+        let number = self.home.files.clock.now_ms();
+        let target = self.home.files.lost_and_found_for(from).join(format!("{kind}.{number}")).join(topic);
+        vfs.create_dir_all(&target).at(&target, "creating a folder for a damaged queue")?;
+        let mut to = target.join(queue_id.to_string());
+        let mut copy = 0;
+        let moved = loop {
+            match vfs.rename_noreplace(from, &to) {
+                Ok(()) => break Some(to),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => break None,
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && copy < 1000 => {
+                    copy += 1;
+                    to = target.join(format!("{queue_id}.{copy}"));
+                }
+                Err(error) => {
+                    return Err(StoreError::io(from, "moving a damaged queue to lost+found", error));
+                }
+            }
+        };
+        if moved.is_some() {
+            for folder in from.parent().into_iter().chain(self.home.files.folders_up_from(&target)) {
+                self.home.mark_folder(folder);
+            }
+        }
+        Ok(moved)
     }
 }

@@ -22,28 +22,25 @@ pub(super) struct UncommittedRange {
 /// Ranges in ascending order of offset; no range is empty, and no two touch.
 #[derive(Debug, Default)]
 pub(super) struct UncommittedRanges {
-    stretches: Vec<UncommittedRange>,
+    ranges: Vec<UncommittedRange>,
 }
 
 impl UncommittedRanges {
     /// Creates an empty set.
     pub(super) const fn new() -> Self {
-        Self { stretches: Vec::new() }
+        Self { ranges: Vec::new() }
     }
 
-    /// Whether the set is empty.
     pub(super) fn is_empty(&self) -> bool {
-        self.stretches.is_empty()
+        self.ranges.is_empty()
     }
 
-    /// Returns the lowest range.
     pub(super) fn first(&self) -> Option<&UncommittedRange> {
-        self.stretches.first()
+        self.ranges.first()
     }
 
-    /// Returns the highest range.
     pub(super) fn last(&self) -> Option<&UncommittedRange> {
-        self.stretches.last()
+        self.ranges.last()
     }
 
     /// Adds a range. If it overlaps another one, the slots were written twice.
@@ -51,9 +48,9 @@ impl UncommittedRanges {
         if new.start >= new.end {
             return;
         }
-        let from = self.stretches.partition_point(|old| old.end < new.start);
-        let to = self.stretches.partition_point(|old| old.start <= new.end);
-        for old in self.stretches.drain(from..to) {
+        let from = self.ranges.partition_point(|old| old.end < new.start);
+        let to = self.ranges.partition_point(|old| old.start <= new.end);
+        for old in self.ranges.drain(from..to) {
             if old.start < new.start {
                 new.start = old.start;
                 new.first_physical = old.first_physical;
@@ -63,19 +60,19 @@ impl UncommittedRanges {
                 new.physical_end = old.physical_end;
             }
         }
-        self.stretches.insert(from, new);
+        self.ranges.insert(from, new);
     }
 
     /// Returns the slots of `range` that are not in the set.
     pub(super) fn holes(&self, range: Range<i64>) -> Vec<Range<i64>> {
         let mut holes = Vec::new();
         let mut next = range.start;
-        for stretch in &self.stretches {
-            let end = stretch.start.min(range.end);
+        for known in &self.ranges {
+            let end = known.start.min(range.end);
             if next < end {
                 holes.push(next..end);
             }
-            next = next.max(stretch.end);
+            next = next.max(known.end);
         }
         if next < range.end {
             holes.push(next..range.end);
@@ -85,14 +82,14 @@ impl UncommittedRanges {
 
     /// Returns the log offset at which the record of unit `end - 1` ends, if it is known without a read.
     pub(super) fn physical_end(&self, end: i64) -> Option<i64> {
-        self.stretches.iter().find(|stretch| stretch.end == end).map(|stretch| stretch.physical_end)
+        self.ranges.iter().find(|range| range.end == end).map(|range| range.physical_end)
     }
 
     /// Removes all slots before `offset`.
     pub(super) fn drop_below(&mut self, offset: i64) {
-        self.stretches.retain_mut(|stretch| {
-            stretch.start = stretch.start.max(offset);
-            stretch.start < stretch.end
+        self.ranges.retain_mut(|range| {
+            range.start = range.start.max(offset);
+            range.start < range.end
         });
     }
 }
@@ -101,14 +98,14 @@ impl UncommittedRanges {
 mod tests {
     use super::*;
 
-    fn stretch(start: i64, end: i64) -> UncommittedRange {
+    fn range(start: i64, end: i64) -> UncommittedRange {
         UncommittedRange { start, end, first_physical: start * 100, physical_end: end * 100 }
     }
 
     fn covered(parts: &[(i64, i64)]) -> UncommittedRanges {
         let mut covered = UncommittedRanges::default();
         for &(start, end) in parts {
-            covered.insert(stretch(start, end));
+            covered.insert(range(start, end));
         }
         covered
     }
@@ -123,9 +120,9 @@ mod tests {
             &[(0, 9), (2, 3), (4, 4)],
             &[(0, 2), (7, 9), (2, 7)],
         ] {
-            assert_eq!(covered(parts).stretches, [stretch(0, 9)], "{parts:?}");
+            assert_eq!(covered(parts).ranges, [range(0, 9)], "{parts:?}");
         }
-        assert_eq!(covered(&[(6, 8), (0, 5)]).stretches, [stretch(0, 5), stretch(6, 8)]);
+        assert_eq!(covered(&[(6, 8), (0, 5)]).ranges, [range(0, 5), range(6, 8)]);
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl ConsumeQueue {
 
     /// Like [`Self::write`], but returns `None` and writes nothing if one of the files does not exist. Whether a file
     /// may be created depends on earlier records of the log, so only calls in log order decide it.
-    pub fn write_known(
+    pub(crate) fn write_known(
         &self,
         first_offset: i64,
         units: &[CqUnit],
@@ -161,13 +161,13 @@ impl ConsumeQueue {
                 continue;
             };
             if let Some(file) = self.file_to_write(writing, &part, first.physical_offset, outcome)? {
-                let stretch = UncommittedRange {
+                let slots = UncommittedRange {
                     start: part.offsets.start,
                     end: part.offsets.end,
                     first_physical: first.physical_offset,
                     physical_end: last,
                 };
-                self.write_run(writing, &*file, &part, run, stretch, outcome)?;
+                self.write_run(writing, &*file, &part, run, slots, outcome)?;
             }
         }
         Ok(())
@@ -179,7 +179,7 @@ impl ConsumeQueue {
         file: &dyn VfsFile,
         part: &FilePart,
         units: &[CqUnit],
-        mut stretch: UncommittedRange,
+        mut slots: UncommittedRange,
         outcome: &mut WriteOutcome,
     ) -> Result<(), StoreError> {
         if self.is_unwritten(writing, part) {
@@ -191,12 +191,12 @@ impl ConsumeQueue {
             if let Some(UnitState::Unit(last)) =
                 self.merge_units(writing, file, part, units, &old, outcome)?
             {
-                stretch.physical_end = physical_end(&last).unwrap_or(stretch.physical_end);
+                slots.physical_end = physical_end(&last).unwrap_or(slots.physical_end);
             }
         }
         writing.used_end = writing.used_end.max(part.offsets.end);
-        stretch.start = stretch.start.max(self.committed_end());
-        writing.busy_mut().covered.insert(stretch);
+        slots.start = slots.start.max(self.committed_end());
+        writing.busy_mut().covered.insert(slots);
         Ok(())
     }
 
@@ -338,7 +338,7 @@ impl ConsumeQueue {
 
     /// Whether a record at log offset `physical` cannot have the queue offset `offset`, because the log after the
     /// record of the last unit is too short for the gap.
-    pub fn has_no_room_for(&self, offset: i64, physical: i64) -> bool {
+    pub fn has_no_space_for(&self, offset: i64, physical: i64) -> bool {
         let gap = offset.saturating_sub(self.max_offset());
         self.is_impossible(offset, gap, physical.saturating_sub(self.max_physical_end()))
     }

@@ -18,9 +18,9 @@ pub(super) struct DispatchRun {
     pub(super) skipped: Vec<String>,
     /// Damage that ends the dispatch of the log at `end`.
     pub(super) damage: Option<Damage>,
-    pub(super) stretch: RecordRun,
+    pub(super) records: RecordRun,
     pub(super) buffer: Vec<u8>,
-    /// Units and entries of `stretch`, once it is decoded.
+    /// Units and entries of `records`, once it is decoded.
     pub(super) output: RunOutput,
     pub(super) decoded: bool,
     /// The queues of `output`, in its order, once they are found.
@@ -35,7 +35,7 @@ pub(super) struct QueueWork {
     pub(super) queue: Arc<ConsumeQueue>,
     /// One past the highest offset of the run.
     pub(super) end: i64,
-    /// Indexes of the rows that wait for the ordered step.
+    /// Indexes of the ranges of units that wait for the ordered step.
     pub(super) late: Vec<usize>,
 }
 
@@ -46,7 +46,7 @@ impl Default for DispatchRun {
             end: 0,
             skipped: Vec::new(),
             damage: None,
-            stretch: RecordRun::empty(0),
+            records: RecordRun::empty(0),
             buffer: Vec::new(),
             output: RunOutput::default(),
             decoded: false,
@@ -57,16 +57,16 @@ impl Default for DispatchRun {
 }
 
 impl DispatchRun {
-    /// Returns the buffer of the last stretch for reuse.
+    /// Returns the buffer of the last records for reuse.
     pub(super) fn take_buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Turns this run into run `number` over `stretch`.
-    pub(super) fn begin(&mut self, number: u64, stretch: RecordRun) {
+    /// Turns this run into run `number` over `records`.
+    pub(super) fn begin(&mut self, number: u64, records: RecordRun) {
         self.number = number;
-        self.end = stretch.end();
-        self.stretch = stretch;
+        self.end = records.end();
+        self.records = records;
         self.decoded = false;
     }
 

@@ -30,7 +30,7 @@ use dispatch_run::DispatchRun;
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::LivePage;
 use mqstore_base::store_files::StoreFiles;
-use window::{CommitTurn, RunWindow};
+use window::{CommitGuard, RunWindow};
 
 /// Bytes of log from which a dispatch run ends.
 pub const RUN_BYTES: u64 = 1 << 20;
@@ -84,7 +84,6 @@ pub struct Dispatcher {
     records: AtomicU64,
     last_record: Mutex<Option<(u64, i64)>>,
     index_entries: AtomicU64,
-    gap_units: AtomicU64,
     refused_units: AtomicU64,
     /// Log offset at which dispatch stops.
     limit: AtomicU64,
@@ -147,7 +146,6 @@ impl Dispatcher {
             records: AtomicU64::new(0),
             last_record: Mutex::default(),
             index_entries: AtomicU64::new(0),
-            gap_units: AtomicU64::new(0),
             refused_units: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX),
             skipped: Mutex::default(),
@@ -217,13 +215,8 @@ impl Dispatcher {
     }
 
     /// Number of records without a unit because no queue can hold their queue offset.
-    pub fn refused_units(&self) -> u64 {
+    pub(crate) fn refused_units(&self) -> u64 {
         self.refused_units.load(Ordering::Relaxed)
-    }
-
-    /// Number of queue offsets that no record claimed; their slots hold blank units.
-    pub fn gap_units(&self) -> u64 {
-        self.gap_units.load(Ordering::Relaxed)
     }
 
     /// Dispatches up to `limit`, a published offset of `list`, and returns the log offset reached. That is `limit`, or
@@ -234,7 +227,7 @@ impl Dispatcher {
 
     /// Like [`Self::run_to`], and calls `watch` with the position after each run of this thread. If `watch` returns an
     /// error, the call ends with it.
-    pub fn run_watched(
+    pub(crate) fn run_watched(
         &self,
         list: &Arc<SegmentList>,
         limit: u64,
@@ -399,7 +392,7 @@ impl Dispatcher {
         }
         let mut cutter = self.cutter.lock();
         let limit = limit.min(self.limit());
-        if cutter.scanner.position() >= limit || !self.window.has_room_for(cutter.next) {
+        if cutter.scanner.position() >= limit || !self.window.has_space_for(cutter.next) {
             return Ok(None);
         }
         let mut run = self.spare.lock().pop().unwrap_or_default();
@@ -408,8 +401,8 @@ impl Dispatcher {
         loop {
             let position = scanner.position();
             match scanner.cut(*run_bytes, run.take_buffer())? {
-                CutRun::Stretch(stretch) => {
-                    run.begin(*next, stretch);
+                CutRun::Records(records) => {
+                    run.begin(*next, records);
                     *next += 1;
                     return Ok(Some(run));
                 }
@@ -438,19 +431,19 @@ impl Dispatcher {
     /// Commits complete runs in order, up to the first incomplete one, unless another thread does so. After an error
     /// the run waits for the next call.
     fn commit(&self) -> Result<(), StoreError> {
-        while let Some(turn) = self.window.turn() {
-            let outcome = self.commit_in(&turn);
-            drop(turn);
+        while let Some(guard) = self.window.try_lock() {
+            let outcome = self.commit_in(&guard);
+            drop(guard);
             self.moved.notify_all();
             outcome?;
         }
         Ok(())
     }
 
-    fn commit_in(&self, turn: &CommitTurn<'_, DispatchRun>) -> Result<(), StoreError> {
-        while let Some(committed) = turn.with_next(|run| self.commit_run(run)) {
+    fn commit_in(&self, guard: &CommitGuard<'_, DispatchRun>) -> Result<(), StoreError> {
+        while let Some(committed) = guard.with_next(|run| self.commit_run(run)) {
             committed?;
-            let Some(mut run) = turn.advance() else { break };
+            let Some(mut run) = guard.advance() else { break };
             self.position.store(run.end, Ordering::Release);
             if let Some(live) = self.live.get() {
                 live.dispatch(run.end);
@@ -472,7 +465,7 @@ impl Dispatcher {
     }
 
     /// Returns and clears the notes on skipped damage.
-    pub fn take_skipped_ranges(&self) -> Vec<String> {
+    pub(crate) fn take_skipped_ranges(&self) -> Vec<String> {
         std::mem::take(&mut self.skipped.lock())
     }
 }

@@ -26,7 +26,7 @@ impl Dispatcher {
             }
             let Some(work) = run.queues.get_mut(index) else { continue };
             work.late.clear();
-            for (place, (first, units)) in units.rows().enumerate() {
+            for (place, (first, units)) in units.ranges().enumerate() {
                 work.end = work.end.max(first.saturating_add(units.len() as i64));
                 match work.queue.write_known(first, units)? {
                     Some(written) => {
@@ -36,16 +36,16 @@ impl Dispatcher {
                 }
             }
         }
-        run.buffer = run.stretch.let_go();
+        run.buffer = run.records.let_go();
         Ok(())
     }
 
     fn decode(&self, run: &mut DispatchRun) {
-        let DispatchRun { stretch, output, skipped, .. } = run;
+        let DispatchRun { records, output, skipped, .. } = run;
         output.begin();
         let mut misplaced = Vec::new();
         let damage = self.rules.skip_damage.then_some(&mut *skipped);
-        run.damage = stretch.records(false, damage, |record, offset| {
+        run.damage = records.records(false, damage, |record, offset| {
             if self.rules.check_place && has_damaged_place(record) {
                 misplaced.push(damaged_place_note(offset, record.size.into()));
             } else {
@@ -65,13 +65,12 @@ impl Dispatcher {
         for (work, (_, units)) in run.queues.iter().zip(run.output.queues()) {
             let mut late = work.late.iter().copied().peekable();
             for (_, (first, units)) in
-                units.rows().enumerate().filter(|(place, _)| late.next_if_eq(place).is_some())
+                units.ranges().enumerate().filter(|(place, _)| late.next_if_eq(place).is_some())
             {
                 let written = work.queue.write(first, units)?;
                 self.refused_units.fetch_add(written.refused as u64, Ordering::Relaxed);
             }
-            let outcome = work.queue.commit(work.end.max(work.queue.max_offset()))?;
-            self.gap_units.fetch_add(outcome.gap_units, Ordering::Relaxed);
+            work.queue.commit(work.end.max(work.queue.max_offset()))?;
         }
         run.batches.clear();
         for (topic, queue_id, units) in run.output.batches() {

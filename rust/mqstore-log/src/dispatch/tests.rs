@@ -298,13 +298,13 @@ fn helpers_end_with_the_call() {
     let places: Vec<(i32, i64)> = (0..300).map(|n| (n % 3, i64::from(n / 3))).collect();
     let world = World::new(&messages(&places));
     let dispatcher = world.dispatcher();
-    let mut told = 0;
+    let mut last = 0;
     let reached = dispatcher.run_with_helpers(7, &world.list, world.end, &mut |position| {
-        assert!(position >= told);
-        told = position;
+        assert!(position >= last);
+        last = position;
         Ok(())
     });
-    assert_eq!((reached.unwrap(), told), (world.end, world.end));
+    assert_eq!((reached.unwrap(), last), (world.end, world.end));
     assert_eq!(derived(&world.files), in_log_order(&world.messages));
     let stop = |_| Err(StoreError::Busy { reason: "enough".into() });
     let other = World::new(&messages(&places));

@@ -12,10 +12,10 @@
 //! Places and bits are reused every [`RUNS`] runs. They depend only on the number of the run, so a gap in the offsets
 //! of a queue leaves no gap here.
 //!
-//! Across threads: any thread may call [`RunWindow::complete`]. Only the thread that holds the [`CommitTurn`] takes
-//! runs out. A thread that completes a run and finds the turn taken may leave, because the holder checks the bits once
-//! more after it releases the turn. A sequentially consistent fence separates setting the bit from checking the turn,
-//! and releasing the turn from checking the bit, so at least one of the two threads sees the other. This module does no
+//! Across threads: any thread may call [`RunWindow::complete`]. Only the thread that holds the [`CommitGuard`] takes
+//! runs out. A thread that completes a run and finds the lock held may leave, because the holder checks the bits once
+//! more after it releases the lock. A sequentially consistent fence separates setting the bit from checking the lock,
+//! and releasing the lock from checking the bit, so at least one of the two threads sees the other. This module does no
 //! I/O.
 
 #[cfg(not(loom))]
@@ -39,13 +39,13 @@ pub(super) struct RunWindow<T> {
     head: AtomicU64,
     /// Bit n is set if the run at place n is complete.
     done: AtomicU64,
-    turn: AtomicBool,
+    is_locked: AtomicBool,
     places: Box<[Mutex<Option<T>>]>,
 }
 
 /// The right to take runs out in order; at most one exists.
 #[derive(Debug)]
-pub(super) struct CommitTurn<'a, T>(&'a RunWindow<T>);
+pub(super) struct CommitGuard<'a, T>(&'a RunWindow<T>);
 
 impl<T> RunWindow<T> {
     /// Creates a window whose next run is 0.
@@ -53,7 +53,7 @@ impl<T> RunWindow<T> {
         Self {
             head: AtomicU64::new(0),
             done: AtomicU64::new(0),
-            turn: AtomicBool::new(false),
+            is_locked: AtomicBool::new(false),
             places: (0..RUNS).map(|_| Mutex::new(None)).collect(),
         }
     }
@@ -64,7 +64,7 @@ impl<T> RunWindow<T> {
     }
 
     /// Whether run `number` may be assigned to a thread.
-    pub(super) fn has_room_for(&self, number: u64) -> bool {
+    pub(super) fn has_space_for(&self, number: u64) -> bool {
         number - self.head() < RUNS
     }
 
@@ -75,15 +75,15 @@ impl<T> RunWindow<T> {
     }
 
     /// Returns the right to take runs out if no thread has it and the next run is complete. Call it after each
-    /// [`Self::complete`] and again after each turn.
-    pub(super) fn turn(&self) -> Option<CommitTurn<'_, T>> {
+    /// [`Self::complete`] and again after each guard is dropped.
+    pub(super) fn try_lock(&self) -> Option<CommitGuard<'_, T>> {
         fence(Ordering::SeqCst);
         if !self.head_is_complete() {
             return None;
         }
-        let free = self.turn.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        // Created only on success: dropping a `CommitTurn` releases the turn, which may belong to another thread.
-        free.is_ok().then(|| CommitTurn(self))
+        let free = self.is_locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        // Created only on success: dropping a `CommitGuard` releases the lock, which may belong to another thread.
+        free.is_ok().then(|| CommitGuard(self))
     }
 
     /// Whether the next run is complete.
@@ -97,7 +97,7 @@ impl<T> RunWindow<T> {
     }
 }
 
-impl<T> CommitTurn<'_, T> {
+impl<T> CommitGuard<'_, T> {
     /// Calls `with` on the next run if it is complete. The run stays in its place until [`Self::advance`].
     pub(super) fn with_next<R>(&self, with: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.0.head_is_complete().then(|| self.0.place(self.0.head()).lock().as_mut().map(with)).flatten()
@@ -114,9 +114,9 @@ impl<T> CommitTurn<'_, T> {
     }
 }
 
-impl<T> Drop for CommitTurn<'_, T> {
+impl<T> Drop for CommitGuard<'_, T> {
     fn drop(&mut self) {
-        self.0.turn.store(false, Ordering::Release);
+        self.0.is_locked.store(false, Ordering::Release);
     }
 }
 
@@ -130,11 +130,11 @@ mod tests {
 
     /// Takes all runs that can be taken, in order.
     fn take(window: &RunWindow<&'static str>) -> Vec<&'static str> {
-        let Some(turn) = window.turn() else { return Vec::new() };
-        assert!(window.turn().is_none());
+        let Some(guard) = window.try_lock() else { return Vec::new() };
+        assert!(window.try_lock().is_none());
         let mut taken = Vec::new();
-        while let Some(run) = turn.with_next(|run| *run) {
-            assert_eq!(turn.advance(), Some(run));
+        while let Some(run) = guard.with_next(|run| *run) {
+            assert_eq!(guard.advance(), Some(run));
             taken.push(run);
         }
         taken
@@ -152,14 +152,14 @@ mod tests {
         assert_eq!(take(&window), [""; 0]);
         window.complete(2, "m3");
         assert_eq!(take(&window), ["m3", "m4", "m5"]);
-        assert!(window.has_room_for(5 + RUNS - 1) && !window.has_room_for(5 + RUNS));
+        assert!(window.has_space_for(5 + RUNS - 1) && !window.has_space_for(5 + RUNS));
     }
 
     #[test]
     fn a_run_that_is_not_taken_stays() {
         let window = RunWindow::new();
         window.complete(0, "m1");
-        window.turn().unwrap().with_next(|run| *run = "m1, once more").unwrap();
+        window.try_lock().unwrap().with_next(|run| *run = "m1, once more").unwrap();
         assert_eq!(take(&window), ["m1, once more"]);
     }
 
@@ -192,18 +192,18 @@ mod models {
     /// Does a worker's part for its run: completes it, and takes all runs that can be taken.
     fn work(window: &RunWindow<u64>, taken: &Count, number: u64) {
         window.complete(number, number);
-        while let Some(turn) = window.turn() {
-            while let Some(run) = turn.with_next(|run| *run) {
+        while let Some(guard) = window.try_lock() {
+            while let Some(run) = guard.with_next(|run| *run) {
                 // Runs come in order, and no other thread takes one meanwhile.
                 assert_eq!(taken.load(Ordering::Relaxed), run);
                 taken.store(run + 1, Ordering::Relaxed);
-                turn.advance();
+                guard.advance();
             }
         }
     }
 
     /// Two workers complete two runs in any order. Both runs are taken, once each and in order, although a worker that
-    /// finds the turn taken leaves.
+    /// finds the lock held leaves.
     #[test]
     fn every_complete_run_is_taken_in_order() {
         check(|| {
@@ -228,7 +228,7 @@ mod models {
                 thread::spawn(move || work(&window, &taken, 0))
             };
             work(&window, &taken, 1);
-            if window.has_room_for(2) {
+            if window.has_space_for(2) {
                 work(&window, &taken, 2);
                 other.join().unwrap();
                 assert_eq!(taken.load(Ordering::Relaxed), 3);

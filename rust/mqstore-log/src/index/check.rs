@@ -182,7 +182,7 @@ impl IndexSet {
     }
 
     /// Returns the last entries, at most `most`, of the newest file that has any, in their order.
-    pub fn newest_entries(&self, most: u32) -> Result<Vec<IndexEntry>, StoreError> {
+    pub(crate) fn newest_entries(&self, most: u32) -> Result<Vec<IndexEntry>, StoreError> {
         for file in self.files().iter().rev() {
             let end = file.header()?.next_entry().min(file.geometry.entries);
             if end > 1 {
@@ -326,7 +326,6 @@ impl IndexEntries {
     }
 }
 
-/// Returns the entries from number `from` up to `end`.
 fn read_entries(file: &IndexFile, from: u32, end: u32) -> Result<Vec<IndexEntry>, StoreError> {
     let mut buffer = vec![0; end.saturating_sub(from) as usize * INDEX_ENTRY_BYTES];
     file.open()?

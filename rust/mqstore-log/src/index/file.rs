@@ -213,10 +213,10 @@ impl IndexFile {
     /// this process wait meanwhile; they would meet slots that the header in memory does not count yet.
     pub(super) fn put(&self, map: &WriteMap, new: &[NewEntry]) -> Result<usize, StoreError> {
         let mut state = self.state.write();
-        let room = self.geometry.entries.saturating_sub(state.header.next_entry()) as usize;
+        let space = self.geometry.entries.saturating_sub(state.header.next_entry()) as usize;
         // The seconds of later entries count from the first entry of the file, so the first one is written alone.
         let most = if state.header.next_entry() <= 1 { 1 } else { GROUP_ENTRIES };
-        let group = new.get(..new.len().min(room).min(most)).unwrap_or_default();
+        let group = new.get(..new.len().min(space).min(most)).unwrap_or_default();
         let written = self.put_group(map, &mut state.header, group);
         self.dirty.store(true, Ordering::Release);
         written.at(&self.path, "writing an index entry")?;

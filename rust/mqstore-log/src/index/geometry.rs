@@ -93,7 +93,6 @@ fn verdict(
     Ok(verdict)
 }
 
-/// Returns the only geometry that matches all files.
 fn only_fit(vfs: &dyn Vfs, files: &[&FoundFile]) -> Result<Option<IndexGeometry>, StoreError> {
     for found in files {
         let Some(file) = open(vfs, found)? else { continue };

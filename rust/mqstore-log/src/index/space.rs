@@ -102,7 +102,6 @@ impl IndexSpace {
         Ok(())
     }
 
-    /// Notes that the slot at this position has space.
     pub(super) fn note_slot(&self, position: u64) {
         self.note_page(position / PAGE_BYTES);
     }

@@ -159,7 +159,7 @@ type Checks<'scope, 'env> = Jobs<'scope, 'env, CheckedRange, CheckResult>;
 struct Reading {
     scanner: LogScanner,
     /// The records of the current window.
-    stretch: CheckedRange,
+    range: CheckedRange,
     /// Windows passed to the check.
     windows: usize,
 }
@@ -169,7 +169,7 @@ impl Walk<'_> {
     fn from(&mut self, from: u64, watch: &mut ProgressReporter<'_>) -> Result<(), StoreError> {
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, u64::MAX, ScanChecks { crc: false });
         scanner.retain_windows();
-        let mut reading = Reading { scanner, stretch: CheckedRange::default(), windows: 0 };
+        let mut reading = Reading { scanner, range: CheckedRange::default(), windows: 0 };
         let is_over = Pool::new(0, CHECK_THREAD).in_order(0, &CheckedRange::check, |checks| {
             self.check_windows(&mut reading, SEQUENTIAL_WINDOWS, checks, watch)
         })?;
@@ -194,7 +194,7 @@ impl Walk<'_> {
     ) -> Result<bool, StoreError> {
         let total = self.list.end_offset().saturating_sub(self.start);
         while reading.windows < limit {
-            let Reading { scanner, stretch, windows } = reading;
+            let Reading { scanner, range, windows } = reading;
             let offset = scanner.position();
             let step = match scanner.next_item()? {
                 ScanItem::Record(record) => WalkStep::Record(record.size),
@@ -203,22 +203,22 @@ impl Walk<'_> {
                 ScanItem::Damaged(damage) => WalkStep::Stop(damage.offset, Some(damage)),
             };
             if let Some((start, bytes)) = scanner.take_previous_window() {
-                checks.give(CheckedRange { start, bytes, ..std::mem::take(stretch) });
+                checks.give(CheckedRange { start, bytes, ..std::mem::take(range) });
                 *windows += 1;
                 watch.step(RecoveryStage::Log, offset - self.start, total)?;
             }
             match step {
-                WalkStep::Record(size) => stretch.records.push((offset, size)),
+                WalkStep::Record(size) => range.records.push((offset, size)),
                 WalkStep::Filler => {
                     // The next record is in another file, so it starts another window.
                     let (start, bytes) = scanner.take_window();
                     let filler = Some(offset);
-                    checks.give(CheckedRange { start, bytes, filler, ..std::mem::take(stretch) });
+                    checks.give(CheckedRange { start, bytes, filler, ..std::mem::take(range) });
                     *windows += 1;
                 }
                 WalkStep::Stop(end, damage) => {
                     let (start, bytes) = scanner.take_window();
-                    checks.give(CheckedRange { start, bytes, ..std::mem::take(stretch) });
+                    checks.give(CheckedRange { start, bytes, ..std::mem::take(range) });
                     if self.drain(checks, scanner, true)? {
                         (self.found.end, self.found.damage) = (end, damage);
                     }
@@ -246,7 +246,7 @@ impl Walk<'_> {
             if let (Some(rewriter), Some((offset, bytes))) = (self.rewriter.as_mut(), checked.good()) {
                 rewriter.write(offset, bytes)?;
             }
-            let CheckResult { bad, stretch, .. } = checked;
+            let CheckResult { bad, range, .. } = checked;
             if let Some((offset, size, reason)) = bad {
                 self.found.end = offset;
                 self.found.damage = self.list.find(offset).map(|segment| Damage {
@@ -258,7 +258,7 @@ impl Walk<'_> {
                 });
                 return Ok(false);
             }
-            scanner.reuse(stretch.bytes);
+            scanner.reuse(range.bytes);
         }
         Ok(true)
     }

@@ -66,7 +66,7 @@ pub struct RecoveryInput {
 #[derive(Debug)]
 pub struct RecoveredLog {
     /// The segments as a sequence of writable files.
-    pub row: MappedFileQueue,
+    pub segments: MappedFileQueue,
     /// The same segments as a list for reads.
     pub list: Arc<SegmentList>,
     /// End of the log, as a log offset.
@@ -332,14 +332,14 @@ fn reload(
         Some(bytes) => FileLength::Expected(bytes),
         None => FileLength::Discover { default: segment_bytes },
     };
-    let (row, list) = SegmentList::load_sized(files, length, MapAccess::ReadWrite)?;
-    if let Some(segment) = row.find(found.end) {
+    let (segments, list) = SegmentList::load_sized(files, length, MapAccess::ReadWrite)?;
+    if let Some(segment) = segments.find(found.end) {
         segment.set_positions(found.end - segment.base_offset());
     }
     let mark = known.mark;
     let below = mark.filter(|mark| mark.last_size > 0).map(|mark| (mark.last_offset, mark.last_size));
     Ok(RecoveredLog {
-        row,
+        segments,
         list: Arc::new(list),
         end: found.end,
         mark,

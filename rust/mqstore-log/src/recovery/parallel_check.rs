@@ -27,7 +27,7 @@ pub(super) struct CheckedRange {
 /// The result of checking a window.
 #[derive(Debug, Default)]
 pub(super) struct CheckResult {
-    pub(super) stretch: CheckedRange,
+    pub(super) range: CheckedRange,
     /// Last good record.
     pub(super) last: Option<(u64, u32)>,
     /// Newest store time of the good records.
@@ -38,11 +38,11 @@ pub(super) struct CheckResult {
 
 impl CheckedRange {
     pub(super) fn check(self) -> CheckResult {
-        let mut checked = CheckResult { stretch: self, ..CheckResult::default() };
-        let CheckResult { stretch, last, store_timestamp_ms, bad } = &mut checked;
-        for &(offset, size) in &stretch.records {
-            let at = (offset - stretch.start) as usize;
-            let bytes = stretch.bytes.get(at..at + size as usize).unwrap_or_default();
+        let mut checked = CheckResult { range: self, ..CheckResult::default() };
+        let CheckResult { range, last, store_timestamp_ms, bad } = &mut checked;
+        for &(offset, size) in &range.records {
+            let at = (offset - range.start) as usize;
+            let bytes = range.bytes.get(at..at + size as usize).unwrap_or_default();
             match check_record(bytes, offset, ScanChecks { crc: true }) {
                 Ok(view) => {
                     *last = Some((offset, size));
@@ -61,14 +61,14 @@ impl CheckedRange {
 impl CheckResult {
     /// Returns the good bytes and the offset of the first one.
     pub(super) fn good(&self) -> Option<(u64, &[u8])> {
-        let records = self.stretch.records.first().map(|(offset, _)| *offset);
-        let start = records.or(self.stretch.filler)?;
+        let records = self.range.records.first().map(|(offset, _)| *offset);
+        let start = records.or(self.range.filler)?;
         let after_records = self.last.map_or(start, |(offset, size)| offset + u64::from(size));
-        let end = match self.stretch.filler.filter(|_| self.bad.is_none()) {
+        let end = match self.range.filler.filter(|_| self.bad.is_none()) {
             Some(filler) => filler + mqstore_format::BLANK_HEADER_BYTES as u64,
             None => after_records,
         };
-        let range = (start - self.stretch.start) as usize..(end - self.stretch.start) as usize;
-        Some((start, self.stretch.bytes.get(range)?))
+        let range = (start - self.range.start) as usize..(end - self.range.start) as usize;
+        Some((start, self.range.bytes.get(range)?))
     }
 }

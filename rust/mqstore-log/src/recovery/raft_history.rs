@@ -118,7 +118,6 @@ impl RaftHistory {
         Ok(Self { walk: RaftWalk::new(Arc::clone(&list), start, end), list, chain, with_records })
     }
 
-    /// Returns the next step.
     pub(super) fn next(&mut self) -> Result<Step, StoreError> {
         loop {
             match self.walk.next_item()? {

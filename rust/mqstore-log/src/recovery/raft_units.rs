@@ -27,7 +27,7 @@ pub enum FoundUnit {
 
 /// See the header of this module.
 pub struct RaftUnits {
-    row: Option<MappedFileQueue>,
+    files: Option<MappedFileQueue>,
     chunk: Vec<u8>,
     /// Position of `chunk` in the logical file.
     start: u64,
@@ -39,24 +39,24 @@ impl RaftUnits {
         let folder = log.index();
         let length = FileLength::Discover { default: RAFT_UNIT_BYTES as u64 };
         let folders = std::slice::from_ref(&folder);
-        let row = match MappedFileQueue::load_dirs(
+        let files = match MappedFileQueue::load_dirs(
             &files.vfs,
             folders,
             length,
             MapAccess::Read,
             &BTreeSet::new(),
         ) {
-            Ok((row, _)) => Some(row),
+            Ok((files, _)) => Some(files),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(StoreError::io(&folder, "listing the Raft index", error)),
         };
-        Ok(Self { row, chunk: Vec::new(), start: 0 })
+        Ok(Self { files, chunk: Vec::new(), start: 0 })
     }
 
     /// Returns the unit of the entry `index`.
     pub fn unit(&mut self, index: i64) -> Result<FoundUnit, StoreError> {
         let position = u64::try_from(index).ok().and_then(|index| index.checked_mul(RAFT_UNIT_BYTES as u64));
-        let file = position.and_then(|position| self.row.as_ref()?.find(position));
+        let file = position.and_then(|position| self.files.as_ref()?.find(position));
         let Some((position, file)) = position.zip(file) else { return Ok(FoundUnit::None) };
         let is_inside = position
             .checked_sub(self.start)

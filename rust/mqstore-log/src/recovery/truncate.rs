@@ -277,7 +277,6 @@ fn backup_range(
     Ok(kept)
 }
 
-/// Syncs the folder of a segment.
 fn sync_folder_of(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
     let folder = path.parent().unwrap_or(path);
     switch::step("recovery.sync_log_folder", || files.vfs.sync_dir(folder)).at(folder, "syncing a folder")

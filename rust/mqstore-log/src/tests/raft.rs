@@ -1,4 +1,4 @@
-//! Walks over the data files of a DLedger member: item by item, in runs, and in rows. All must find the same records.
+//! Walks over the data files of a DLedger member: item by item, in runs, and as outlines. All must find the same records.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -142,7 +142,7 @@ fn by_runs(list: &Arc<SegmentList>, from: u64, limit: u64, most: u64) -> Vec<u64
     let mut scanner = LogScanner::new(Arc::clone(list), from, limit, ScanChecks { crc: true });
     loop {
         match scanner.cut(most, Vec::new()).unwrap() {
-            CutRun::Stretch(run) => {
+            CutRun::Records(run) => {
                 let mut skipped = Vec::new();
                 run.views(&mut skipped, |_, offset| found.push(offset));
             }
@@ -152,12 +152,12 @@ fn by_runs(list: &Arc<SegmentList>, from: u64, limit: u64, most: u64) -> Vec<u64
     }
 }
 
-/// The same by rows; other items are passed one by one.
+/// The same by outlines; other items are passed one by one.
 fn by_rows(list: &Arc<SegmentList>, from: u64, limit: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut scanner = LogScanner::new(Arc::clone(list), from, limit, ScanChecks { crc: true });
     loop {
-        scanner.rows(limit, |_, offset, _| found.push(offset)).unwrap();
+        scanner.outlines(limit, |_, offset, _| found.push(offset)).unwrap();
         let at = scanner.position();
         match scanner.next_item().unwrap() {
             ScanItem::Record(_) => found.push(at),

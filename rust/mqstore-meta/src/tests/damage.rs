@@ -42,7 +42,7 @@ fn written() -> (Vec<u8>, Vec<String>) {
     step(&|log| assert!(log.create_group(&SubscriptionGroup::new("billing")).is_ok()));
     step(&|log| assert!(log.remove(&[("orders", TopicFloor::default())], &[]).is_ok()));
     let bytes = vfs.read_file(&newest_file(&files).unwrap(), 1 << 20).unwrap();
-    let end = log.tail.look(|front| front.at).unwrap() as usize;
+    let end = log.tail.look(|state| state.at).unwrap() as usize;
     (bytes[..end].to_vec(), states)
 }
 
@@ -198,16 +198,16 @@ fn bytes_after_the_end_of_a_closed_log_are_reported_and_lose_nothing() {
         let path = newest_file(&files).unwrap();
         let file = vfs.open(&path, mqstore_io::Access::ReadWrite).unwrap();
         file.write_all_at(&more, file.len().unwrap()).unwrap();
-        let words = format!("{} bytes follow the end of the log", more.len());
+        let text = format!("{} bytes follow the end of the log", more.len());
         let (_, _, found) = find_damage(&files).unwrap().unwrap();
-        assert!(found.contains(&words), "{found}");
+        assert!(found.contains(&text), "{found}");
         let mut notes = Vec::new();
         read_log(&files, &mut notes).unwrap();
-        assert!(notes.len() == 1 && notes[0].contains(&words), "{notes:?}");
+        assert!(notes.len() == 1 && notes[0].contains(&text), "{notes:?}");
         notes.clear();
         let found = MetaLog::find(&files, RecoveryMode::Strict).unwrap();
         let log = MetaLog::open(&files, found, &mut notes).unwrap();
-        assert!(notes.len() == 1 && notes[0].contains(&words), "{notes:?}");
+        assert!(notes.len() == 1 && notes[0].contains(&text), "{notes:?}");
         assert_eq!(dump(&log), state);
         assert_eq!(vfs.list(&files.lost_and_found()).map_or(0, |found| found.len()), kept);
         log.close().unwrap();

@@ -92,7 +92,7 @@ fn a_long_tail_makes_one_due() {
     let log = open(&files);
     let progress = log.progress(key(&log, "g", "t", 0));
     let mut offset = 0;
-    while log.tail.look(|front| front.at - front.tail_start).unwrap_or(0) <= 1 << 20 {
+    while log.tail.look(|state| state.at - state.tail_start).unwrap_or(0) <= 1 << 20 {
         assert!(!log.generation_is_due());
         let records: Vec<_> = (offset..offset + 1_000).map(lease).collect();
         log.append_progress(&progress, &records).unwrap();
@@ -107,7 +107,7 @@ fn a_long_tail_makes_one_due() {
     log.step(0).unwrap();
     assert!(!log.generation_is_due());
     assert_eq!(generations(&files).unwrap(), [2]);
-    let len = log.tail.look(|front| front.at).unwrap();
+    let len = log.tail.look(|state| state.at).unwrap();
     assert!(len < 1_000, "{len} bytes");
     assert_eq!(progress.lock().committed(), offset);
     assert_eq!(dump(&open(&files_on(&vfs.kill().unwrap()))), dump(&log));

@@ -265,8 +265,8 @@ fn a_damaged_file_is_copied_and_its_entries_that_parse_are_used() {
         let vfs = SimVfs::default();
         write(&vfs, "consumerOffset.json", &text);
         let before = vfs.list(&files_on(&vfs).side()).unwrap().len();
-        let told = reader_notes(&vfs);
-        assert!(told.len() == 1 && told[0].contains("consumerOffset.json: damaged"), "{told:?}");
+        let notes = reader_notes(&vfs);
+        assert!(notes.len() == 1 && notes[0].contains("consumerOffset.json: damaged"), "{notes:?}");
         assert_eq!(vfs.list(&files_on(&vfs).side()).unwrap().len(), before, "a reader writes nothing");
         let (log, notes) = open_noted(&vfs);
         assert_eq!(notes.len(), 1, "{notes:?}");

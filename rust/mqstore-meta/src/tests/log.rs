@@ -207,7 +207,7 @@ fn names_that_nothing_uses_are_forgotten() {
 
 /// Returns the offset of the next frame, and the number of calls that changed the disk so far.
 fn cost(log: &super::MetaLog, vfs: &SimVfs) -> (u64, u64) {
-    (log.tail.look(|front| front.at).unwrap(), vfs.operations())
+    (log.tail.look(|state| state.at).unwrap(), vfs.operations())
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn a_sync_that_is_asked_for_makes_the_next_step_come_sooner() {
     std::thread::scope(|scope| {
         let began = Instant::now();
         let rests = scope.spawn(move || {
-            log.rest(3_600_000, || stop.load(Ordering::Acquire));
+            log.wait_until_due(3_600_000, || stop.load(Ordering::Acquire));
             began.elapsed()
         });
         std::thread::sleep(Duration::from_millis(20));
@@ -30,7 +30,7 @@ fn a_sync_that_is_asked_for_makes_the_next_step_come_sooner() {
     // A durable position requests no sync, and a step clears the request.
     log.sync_within(log.place(), 0);
     std::thread::scope(|scope| {
-        let rests = scope.spawn(move || log.rest(3_600_000, || stop.load(Ordering::Acquire)));
+        let rests = scope.spawn(move || log.wait_until_due(3_600_000, || stop.load(Ordering::Acquire)));
         std::thread::sleep(Duration::from_millis(20));
         assert!(!rests.is_finished());
         stop.store(true, Ordering::Release);

@@ -45,10 +45,10 @@ fn exported(vfs: &SimVfs, log: &MetaLog) -> Option<i64> {
 
 /// Checks that an open finds the same state after a kill, and after a new generation and a kill.
 fn again(vfs: &SimVfs, log: &MetaLog) {
-    let (words, found) = (dump(log), seen(log));
+    let (dumped, found) = (dump(log), seen(log));
     let check = |vfs: &SimVfs| {
         let log = open(&files_on(&vfs.kill().unwrap()));
-        assert_eq!((dump(&log), seen(&log)), (words.clone(), found));
+        assert_eq!((dump(&log), seen(&log)), (dumped.clone(), found));
     };
     check(vfs);
     {

@@ -141,7 +141,6 @@ impl TieredQueue {
         })
     }
 
-    /// The log of the queue.
     pub(super) fn tiered_log(&self) -> TieredLog<'_> {
         TieredLog { topic: &self.topic, queue_id: self.queue_id }
     }
@@ -506,7 +505,6 @@ impl TieredQueue {
         }
     }
 
-    /// Returns the file that has the unit of a queue offset.
     fn unit_file(&self, offset: i64) -> Option<&TieredFile> {
         let at = offset.unsigned_abs() * UNIT_BYTES;
         self.units.iter().rev().find(|file| file.base <= at).filter(|file| at < file.end())

@@ -71,7 +71,6 @@ impl<'a> LogWalk<'a> {
         Self { log, file, base, at, end, window: Vec::new(), window_at: at }
     }
 
-    /// Returns the next slot.
     pub(super) fn next_slot(&mut self) -> io::Result<Option<LogSlot>> {
         while self.at < self.end {
             let found = match self.slot_at(self.at)? {
@@ -93,7 +92,6 @@ impl<'a> LogWalk<'a> {
         Ok(None)
     }
 
-    /// Returns all slots that are left.
     pub(super) fn slots(&mut self) -> io::Result<Vec<LogSlot>> {
         std::iter::from_fn(|| self.next_slot().transpose()).collect()
     }
@@ -277,7 +275,6 @@ impl WalkedPart {
         self.first + self.by_offset.len() as i64
     }
 
-    /// Returns the slot of a message.
     pub(super) fn slot(&self, offset: i64) -> Option<&PlacedSlot> {
         let at = usize::try_from(offset.checked_sub(self.first)?).ok()?;
         self.slots.get((*self.by_offset.get(at)?)? as usize)
@@ -332,7 +329,6 @@ impl OffsetMap {
         }
     }
 
-    /// Returns the slots with their messages.
     fn messages(&self, slots: &[LogSlot]) -> Vec<PlacedSlot> {
         let mut messages = vec![SlotMessage::Superseded; slots.len()];
         for (offset, number) in (self.first..).zip(&self.slots) {

@@ -50,7 +50,7 @@ impl Reader {
             .collect();
         let mut reader = RecordReader::new(None, list, live.visible);
         if offsets.len() > 1 {
-            reader.expect(places.iter().flatten().map(|(_, position, size)| (*position, *size)));
+            reader.prefetch(places.iter().flatten().map(|(_, position, size)| (*position, *size)));
         }
         let mut message = |(offset, position, size)| {
             let bytes = reader.record(&self.files, position, size).ok()?;

@@ -106,7 +106,7 @@ impl View for Reader {
     fn expect_units(&self, topic: &str, queue_id: i32, from: i64, units: i64) {
         let queue = Self::file_queue(&self.state.lock(), topic, queue_id);
         if let Some(queue) = queue {
-            queue.expect(from, units);
+            queue.prefetch(from, units);
         }
     }
 

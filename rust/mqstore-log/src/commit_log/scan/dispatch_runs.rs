@@ -41,7 +41,7 @@ pub struct RecordRun {
 #[derive(Debug)]
 pub enum CutRun {
     /// At least one record, or the filler at the end of a segment.
-    Stretch(RecordRun),
+    Records(RecordRun),
     /// No record before the limit.
     End,
     /// Bytes that are neither; the position stays.
@@ -81,7 +81,7 @@ impl LogScanner {
             if whole > 0 {
                 self.position = start + whole;
                 let run = RecordRun::new(&segment, start, whole, bytes);
-                return Ok(CutRun::Stretch(RecordRun { in_entries, ..run }));
+                return Ok(CutRun::Records(RecordRun { in_entries, ..run }));
             }
             return self.single_record_run(&segment, start, bytes);
         }
@@ -113,9 +113,9 @@ impl LogScanner {
             0 => RunBytes::Read(buffer),
             size => self.fetch(segment, start, end, size, buffer)?,
         };
-        let mut stretch = RecordRun::new(segment, start, size, bytes);
-        stretch.end = end;
-        Ok(CutRun::Stretch(stretch))
+        let mut run = RecordRun::new(segment, start, size, bytes);
+        run.end = end;
+        Ok(CutRun::Records(run))
     }
 
     /// Returns the bytes from `start` to `end`: all of them if they are mapped, else at most `most`.

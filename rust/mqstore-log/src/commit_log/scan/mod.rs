@@ -125,8 +125,8 @@ pub struct LogScanner {
     maps: bool,
     /// Whether the walk passes over old segments once.
     once: bool,
-    /// The buffer of [`Self::rows`].
-    row: Vec<u8>,
+    /// The buffer of [`Self::outlines`].
+    outline_buffer: Vec<u8>,
     placeholders: KnownPlaceholders,
 }
 
@@ -141,7 +141,7 @@ impl LogScanner {
             window: Window::default(),
             maps: false,
             once: false,
-            row: Vec::new(),
+            outline_buffer: Vec::new(),
             placeholders: KnownPlaceholders::default(),
         }
     }

@@ -8,19 +8,19 @@ use super::{LogScanner, check_position, check_sums, read_up_to};
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Bytes of one read: few enough to be still in the nearest caches when their checksums are computed.
-const ROW_BYTES: u64 = 256 << 10;
+const READ_BYTES: u64 = 256 << 10;
 
 impl LogScanner {
     /// Calls `visit` with each record from here on, its log offset, and whether it has a checksum of its own
     /// ([`RecordOutline::has_own_crc`]). Stops at the first record that begins at or after `end`, or at the first bytes
     /// that are no whole record; the position stays there. Verifies all checksums.
-    pub fn rows(
+    pub fn outlines(
         &mut self,
         end: u64,
         mut visit: impl FnMut(&RecordOutline<'_>, u64, bool),
     ) -> Result<(), StoreError> {
-        let mut buffer = std::mem::take(&mut self.row);
-        let mut wanted = ROW_BYTES;
+        let mut buffer = std::mem::take(&mut self.outline_buffer);
+        let mut wanted = READ_BYTES;
         while self.position < end.min(self.limit) {
             let Some(segment) = self.list.find(self.position) else { break };
             let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
@@ -35,11 +35,11 @@ impl LogScanner {
             match next {
                 // The record is longer than the buffer, but fits the segment and the limit.
                 NextBytes::Longer(size) if used == 0 && wanted < size && size <= rest => wanted = size,
-                NextBytes::Longer(_) if used > 0 => wanted = ROW_BYTES,
+                NextBytes::Longer(_) if used > 0 => wanted = READ_BYTES,
                 _ => break,
             }
         }
-        self.row = buffer;
+        self.outline_buffer = buffer;
         Ok(())
     }
 }

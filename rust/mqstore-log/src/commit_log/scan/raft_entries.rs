@@ -56,8 +56,8 @@ pub(super) fn lead(bytes: &[u8], at: u64, rest: u64) -> Lead {
 pub(super) fn record_after_header(bytes: &[u8], at: u64, rest: u64) -> Option<u64> {
     let own = i64::from_be_bytes(bytes.get(OWN_POSITION)?.try_into().ok()?);
     let Ok(Peek::Record { size, .. }) = peek(bytes.get(RAFT_HEADER_BYTES..)?) else { return None };
-    let room = rest.checked_sub(RAFT_HEADER_BYTES as u64)?;
-    (u64::from(size) <= room && is_at(own, at + RAFT_HEADER_BYTES as u64)).then_some(u64::from(size))
+    let space = rest.checked_sub(RAFT_HEADER_BYTES as u64)?;
+    (u64::from(size) <= space && is_at(own, at + RAFT_HEADER_BYTES as u64)).then_some(u64::from(size))
 }
 
 /// Returns the number of `bytes` before the next record, if they are no record; `rest` bytes are left in the data file.

@@ -11,14 +11,13 @@ use mqstore_io::MappedFile;
 ///
 /// # Errors
 /// I/O errors.
-pub fn is_unwritten(segment: &MappedFile) -> Result<bool, StoreError> {
+pub(crate) fn is_unwritten(segment: &MappedFile) -> Result<bool, StoreError> {
     let mut head = [0; BLANK_HEADER_BYTES];
     let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
     file.read_exact_at(&mut head, 0).at_file(|| segment.path(), "reading the start of a segment")?;
     Ok(head == [0; BLANK_HEADER_BYTES])
 }
 
-/// Whether none of the folders of the log exists.
 pub(super) fn is_without_folders(files: &StoreFiles) -> Result<bool, StoreError> {
     let is_missing = |folder: &PathBuf| {
         files.vfs.stat(folder).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)

@@ -26,7 +26,7 @@ use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::live_page::read_pace;
 use mqstore_base::store_files::StoreFiles;
 
-pub use files::is_unwritten;
+pub(crate) use files::is_unwritten;
 use files::is_without_folders;
 pub use same_name::prefers_second;
 
@@ -71,8 +71,8 @@ impl SegmentList {
         }
         let length = FileLength::Discover { default: 1 };
         list_consistently(|| {
-            let (row, report) = list(files, length, MapAccess::Read, &BTreeSet::new())?;
-            Ok(Self::of_report(&row, report))
+            let (segments, report) = list(files, length, MapAccess::Read, &BTreeSet::new())?;
+            Ok(Self::of_report(&segments, report))
         })
     }
 
@@ -100,19 +100,19 @@ impl SegmentList {
         length: FileLength,
         access: MapAccess,
     ) -> Result<(MappedFileQueue, Self), StoreError> {
-        let (mut row, mut report) = list(files, length, access, &BTreeSet::new())?;
-        let unused = unused_of_same_name(files, &row, &report)?;
+        let (mut segments, mut report) = list(files, length, access, &BTreeSet::new())?;
+        let unused = unused_of_same_name(files, &segments, &report)?;
         if !unused.is_empty() {
-            (row, report) = list(files, length, access, &unused)?;
+            (segments, report) = list(files, length, access, &unused)?;
         }
-        let list = Self::of_report(&row, report);
-        Ok((row, list))
+        let list = Self::of_report(&segments, report);
+        Ok((segments, list))
     }
 
-    fn of_report(row: &MappedFileQueue, report: LoadReport) -> Self {
+    fn of_report(segments: &MappedFileQueue, report: LoadReport) -> Self {
         let strays = report.strays.into_iter().filter(|stray| stray.kind != StrayKind::Directory);
         Self {
-            segments: row.snapshot(),
+            segments: segments.snapshot(),
             strays: strays.map(|stray| Stray { path: stray.path, reason: stray.kind.to_string() }).collect(),
             gaps: report.gaps.into_iter().map(|gap| (gap.start, gap.end)).collect(),
             entries_from: None,
@@ -124,9 +124,9 @@ impl SegmentList {
         Self { segments: segments.into(), ..Self::default() }
     }
 
-    /// Returns the current state of `row`.
-    pub fn of(row: &MappedFileQueue) -> Self {
-        Self { segments: row.snapshot(), ..Self::default() }
+    /// Returns the current state of `segments`.
+    pub fn of(segments: &MappedFileQueue) -> Self {
+        Self { segments: segments.snapshot(), ..Self::default() }
     }
 
     /// Returns the log offset from which the segments contain Raft entries; `None` if none of them does.
@@ -190,18 +190,18 @@ fn list(
         // The error must name the folder that cannot be listed. Without it, its segments would be lost.
         files.vfs.stat(folder).at(folder, "listing the commit log")?;
     }
-    let (row, report) = MappedFileQueue::load_dirs(&files.vfs, &folders, length, access, unused)
+    let (segments, report) = MappedFileQueue::load_dirs(&files.vfs, &folders, length, access, unused)
         .at_file(|| files.commit_log(), "listing the commit log")?;
-    for segment in row.snapshot().iter() {
+    for segment in segments.snapshot().iter() {
         segment.pace_reads(read_pace(files));
     }
-    Ok((row, report))
+    Ok((segments, report))
 }
 
-/// Returns the files of `row` to which a file of the same name is preferred.
+/// Returns the files of `segments` to which a file of the same name is preferred.
 fn unused_of_same_name(
     files: &StoreFiles,
-    row: &MappedFileQueue,
+    segments: &MappedFileQueue,
     report: &LoadReport,
 ) -> Result<BTreeSet<PathBuf>, StoreError> {
     let mut others: BTreeMap<u64, Vec<&PathBuf>> = BTreeMap::new();
@@ -212,7 +212,7 @@ fn unused_of_same_name(
     }
     let mut unused = BTreeSet::new();
     for (base, paths) in others {
-        let Some(mut best) = row.find(base) else { continue };
+        let Some(mut best) = segments.find(base) else { continue };
         for path in paths {
             let other = MappedFile::open(&files.vfs, path, base, MapAccess::Read);
             let mut worse = other.at(path, "opening a log segment")?;
@@ -223,7 +223,7 @@ fn unused_of_same_name(
         }
     }
     // Without a change, the list stands.
-    let used = row.snapshot();
+    let used = segments.snapshot();
     let changed = used.iter().any(|segment| unused.contains(&segment.path()));
     Ok(if changed { unused } else { BTreeSet::new() })
 }
@@ -248,26 +248,27 @@ fn list_consistently(
     Ok(found)
 }
 
-/// The current list of a row that changes.
+/// The current list of segments that are added and removed.
 ///
-/// Across threads: a thread that changed the row renews the list; readers take it without waiting for that thread.
+/// Across threads: a thread that adds or removes a segment renews the list; readers take it without waiting for that
+/// thread.
 #[derive(Debug)]
 pub(super) struct NewestList(RwLock<Arc<SegmentList>>);
 
 impl NewestList {
-    pub(super) fn of(row: &MappedFileQueue) -> Self {
-        Self(RwLock::new(Arc::new(SegmentList::of(row))))
+    pub(super) fn of(segments: &MappedFileQueue) -> Self {
+        Self(RwLock::new(Arc::new(SegmentList::of(segments))))
     }
 
     pub(super) fn get(&self) -> Arc<SegmentList> {
         Arc::clone(&self.0.read())
     }
 
-    /// Renews the list after the row gained or lost a segment.
-    pub(super) fn renew(&self, row: &MappedFileQueue) {
-        // Reads the row under the lock: if two threads changed it, the later one leaves the newer list.
+    /// Renews the list after a segment was added or removed.
+    pub(super) fn renew(&self, segments: &MappedFileQueue) {
+        // Reads the segments under the lock: if two threads changed them, the later one leaves the newer list.
         let mut list = self.0.write();
-        *list = Arc::new(SegmentList::of(row));
+        *list = Arc::new(SegmentList::of(segments));
     }
 }
 
@@ -344,16 +345,16 @@ mod models {
         segment
     }
 
-    /// Creates a row of two segments on a simulated disk. The model checker does not see the disk's own lock, so no
+    /// Creates two segments on a simulated disk. The model checker does not see the disk's own lock, so no
     /// thread switch happens inside a call of it.
-    fn row() -> (Arc<dyn Vfs>, loom::sync::Arc<(MappedFileQueue, NewestList)>) {
+    fn segments() -> (Arc<dyn Vfs>, loom::sync::Arc<(MappedFileQueue, NewestList)>) {
         let vfs: Arc<dyn Vfs> = Arc::new(SimVfs::default());
-        let row = MappedFileQueue::new(&vfs, BYTES);
+        let segments = MappedFileQueue::new(&vfs, BYTES);
         for base in [0, BYTES] {
-            row.push(make(&vfs, base)).unwrap();
+            segments.push(make(&vfs, base)).unwrap();
         }
-        let list = NewestList::of(&row);
-        (vfs, loom::sync::Arc::new((row, list)))
+        let list = NewestList::of(&segments);
+        (vfs, loom::sync::Arc::new((segments, list)))
     }
 
     fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -366,12 +367,12 @@ mod models {
         list.segments().iter().map(|segment| segment.base_offset()).collect()
     }
 
-    /// One thread retires the oldest segment, another adds one. Each list is a part of the row without a hole, the
-    /// lists of one reader never go back, and the last list equals the row.
+    /// One thread retires the oldest segment, another adds one. Each list is a part of the segments without a hole, the
+    /// lists of one reader never go back, and the last list equals the segments.
     #[test]
-    fn the_list_follows_a_row_that_grows_and_shrinks() {
+    fn the_list_follows_segments_that_come_and_go() {
         check(|| {
-            let (vfs, log) = row();
+            let (vfs, log) = segments();
             let new = make(&vfs, 2 * BYTES);
             let cleaner = {
                 let log = loom::sync::Arc::clone(&log);
@@ -407,7 +408,7 @@ mod models {
     #[test]
     fn what_is_held_is_not_overwritten() {
         check(|| {
-            let (_vfs, log) = row();
+            let (_vfs, log) = segments();
             let reader = {
                 let log = loom::sync::Arc::clone(&log);
                 thread::spawn(move || {

@@ -23,7 +23,7 @@ impl SegmentList {
     /// [`StoreError::Unsupported`] if both contain the same log offsets.
     pub(super) fn load_raft(files: &StoreFiles, log: &RaftLog) -> Result<Self, StoreError> {
         let data = log.data();
-        let (row, report) = MappedFileQueue::load_dirs(
+        let (segments, report) = MappedFileQueue::load_dirs(
             &files.vfs,
             std::slice::from_ref(&data),
             FileLength::Discover { default: 1 },
@@ -31,7 +31,7 @@ impl SegmentList {
             &BTreeSet::new(),
         )
         .at(&data, "listing the data files of DLedger")?;
-        let entries = Self::of_report(&row, report);
+        let entries = Self::of_report(&segments, report);
         if is_without_folders(files)? {
             return Ok(Self { entries_from: Some(entries.min_offset()), ..entries });
         }

@@ -120,7 +120,6 @@ impl<'a> Records<'a> {
         Ok(None)
     }
 
-    /// Returns the size of the intact record at `at`, if there is one.
     fn size_of_record(&mut self, at: u64) -> Result<Option<usize>, StoreError> {
         let Ok(Peek::Record { size, .. }) = peek(self.slice(at, MIN_RECORD_BYTES)) else { return Ok(None) };
         if u64::from(size) > self.segment.len() - at {

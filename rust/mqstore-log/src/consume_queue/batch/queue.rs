@@ -109,12 +109,12 @@ pub struct BatchAppendOutcome {
 
 impl BatchQueue {
     /// Log offset of the last record; `None` for an empty queue.
-    pub fn last_physical_offset(&self) -> Option<i64> {
+    pub(crate) fn last_physical_offset(&self) -> Option<i64> {
         self.list.read().tail.last.map(|unit| unit.physical_offset)
     }
 
     /// Returns the last unit if it is across two sectors: a power loss may have left a mixture of two states.
-    pub fn last_if_split(&self) -> Option<BatchCqUnit> {
+    pub(crate) fn last_if_split(&self) -> Option<BatchCqUnit> {
         let BatchTail { end, last } = self.list.read().tail;
         let end = end % self.file_bytes();
         let end = if end == 0 { self.file_bytes() } else { end };

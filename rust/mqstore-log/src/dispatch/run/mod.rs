@@ -123,7 +123,7 @@ pub struct QueueRun {
     queue_id: i32,
     units: Vec<CqUnit>,
     /// Rows of units with consecutive queue offsets: first offset, and index of its unit.
-    rows: Vec<(i64, usize)>,
+    ranges: Vec<(i64, usize)>,
     next_offset: i64,
 }
 
@@ -190,8 +190,8 @@ impl TopicRun {
 impl QueueRun {
     #[inline]
     fn push(&mut self, offset: i64, unit: CqUnit) {
-        if offset != self.next_offset || self.rows.is_empty() {
-            self.rows.push((offset, self.units.len()));
+        if offset != self.next_offset || self.ranges.is_empty() {
+            self.ranges.push((offset, self.units.len()));
         }
         self.units.push(unit);
         // Offsets are not negative, so no offset equals the wrapped successor of the largest one.
@@ -203,10 +203,10 @@ impl QueueRun {
         self.queue_id
     }
 
-    /// Returns the rows of units with consecutive queue offsets in log order, each with its first offset.
-    pub fn rows(&self) -> impl Iterator<Item = (i64, &[CqUnit])> {
-        let ends = self.rows.iter().skip(1).map(|(_, start)| *start).chain([self.units.len()]);
-        self.rows
+    /// Returns the ranges of units with consecutive queue offsets in log order, each with its first offset.
+    pub fn ranges(&self) -> impl Iterator<Item = (i64, &[CqUnit])> {
+        let ends = self.ranges.iter().skip(1).map(|(_, start)| *start).chain([self.units.len()]);
+        self.ranges
             .iter()
             .zip(ends)
             .map(|((offset, start), end)| (*offset, self.units.get(*start..end).unwrap_or_default()))
@@ -343,7 +343,7 @@ impl RunOutput {
     fn add_queue(&mut self, queue_id: i32) -> usize {
         let (place, topic) = (self.queues.len(), self.last);
         let units = self.spare.pop().unwrap_or_default();
-        self.queues.push(QueueRun { topic, queue_id, units, rows: Vec::new(), next_offset: 0 });
+        self.queues.push(QueueRun { topic, queue_id, units, ranges: Vec::new(), next_offset: 0 });
         if let Some(topic) = self.topics.get_mut(topic) {
             topic.set_queue_index(queue_id, place);
         }

@@ -170,17 +170,17 @@ fn decoded(rules: &DispatchRules, log: &Log, until: u64, maps: bool, crc: bool) 
     for limit in [until, log.end] {
         scanner.extend(Arc::clone(&log.list), limit);
         output.begin();
-        while let CutRun::Stretch(stretch) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() {
-            let damage = stretch.records(crc, None, |record, offset| output.add(rules, record, offset));
-            assert_eq!((damage, stretch.end()), (None, scanner.position()));
+        while let CutRun::Records(cut) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() {
+            let damage = cut.records(crc, None, |record, offset| output.add(rules, record, offset));
+            assert_eq!((damage, cut.end()), (None, scanner.position()));
         }
         assert_eq!(scanner.position(), limit);
         index.extend_from_slice(&output.index);
         for (topic, run) in output.queues() {
             let mut units = Vec::new();
-            for (first, row) in run.rows() {
-                assert!(!row.is_empty());
-                units.extend(row.iter().zip(0..).map(|(unit, n)| (first + n, *unit)));
+            for (first, range) in run.ranges() {
+                assert!(!range.is_empty());
+                units.extend(range.iter().zip(0..).map(|(unit, n)| (first + n, *unit)));
             }
             let same = |queue: &&mut (String, i32, Vec<_>)| queue.0 == topic && queue.1 == run.queue_id();
             match queues.iter_mut().find(same) {
@@ -263,7 +263,7 @@ fn hidden_records_have_no_units_in_their_own_queue() {
         }
         let units = |topic: &str| -> usize {
             let runs = output.queues().filter(|(name, _)| *name == topic);
-            runs.flat_map(|(_, run)| run.rows().map(|(_, units)| units.len()).collect::<Vec<_>>()).sum()
+            runs.flat_map(|(_, run)| run.ranges().map(|(_, units)| units.len()).collect::<Vec<_>>()).sum()
         };
         assert_eq!((units("orders"), units("%LMQ%l")), (orders, light), "{floor:?} {expired:?}");
     }
@@ -285,14 +285,14 @@ fn a_mapped_segment_is_looked_at_in_place() {
     let mut scanner = LogScanner::new(Arc::clone(&log.list), 0, log.end, ScanChecks { crc: false });
     scanner.look_at_maps();
     log.list.segments()[0].region().unwrap();
-    let CutRun::Stretch(mut stretch) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() else {
+    let CutRun::Records(mut cut) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() else {
         panic!("there are records");
     };
     let mut seen = 0;
-    assert_eq!(stretch.records(false, None, |_, _| seen += 1), None);
-    assert_eq!((seen, stretch.end()), (3, log.end));
+    assert_eq!(cut.records(false, None, |_, _| seen += 1), None);
+    assert_eq!((seen, cut.end()), (3, log.end));
     // While the run uses the map, the segment must not be overwritten.
     assert!(log.list.segments()[0].is_in_use());
-    stretch.let_go();
+    cut.let_go();
     assert!(!log.list.segments()[0].is_in_use());
 }

@@ -11,8 +11,10 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 passes arguments by value")]
 #![allow(clippy::doc_markdown, reason = "the comments on exported items are Python docstrings")]
 
+mod arrow;
 pub(crate) mod convert;
 pub(crate) mod delivery;
+mod error;
 pub(crate) mod event_loop;
 mod runtime;
 mod scan;
@@ -26,7 +28,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    convert::error::import_all(py)?;
+    error::import_all(py)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // Python's errors name the class of a method, so these classes have the names of their public subclasses.
     module.add("NativeStore", py.get_type::<store::NativeStore>())?;
@@ -68,7 +70,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     store::append_trace::register(module)?;
     store::archive::register(module)?;
     store::compaction::register(module)?;
-    delivery::delay::register(module)?;
+    store::delay::register(module)?;
     scan::register(module)?;
     store::settings::register(module)?;
     store::topics::register(module)?;

@@ -17,7 +17,7 @@ use mqstore_log::recovery::RecoveryProgress;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::convert::error::{ForkedProcessError, MQStoreError, broker_to_py, to_py, warn};
+use crate::error::{ForkedProcessError, MQStoreError, broker_to_py, log_notes, to_py, warn};
 
 /// The longest time that a blocking call runs without the interpreter, so that Ctrl-C is handled in time.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
@@ -124,6 +124,15 @@ impl SharedStore {
             warn(py, &format!("{}: {note}", self.path), frames)?;
         }
         Ok(())
+    }
+
+    /// Logs the notes about transactions, including those that the open completed.
+    pub(crate) fn log_transactions(&self, py: Python<'_>, store: &Store) -> PyResult<()> {
+        let notes = delivered(py, || {
+            let transactions = self.broker(store)?.transactions_if_open();
+            Ok(transactions.map(|transactions| transactions.take_notes()).unwrap_or_default())
+        })?;
+        log_notes(py, notes)
     }
 }
 

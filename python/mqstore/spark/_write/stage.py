@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Refused: TypeAlias = tuple[str | None, str, int, int, str]
 """Rows of a task that cannot become messages: topic, column, number, first row of the partition and its reason."""
 
-# The types in Spark's words. `rust/mqstore-python/src/scan/input/message_columns.rs` converts the columns.
+# The types in Spark's words. `rust/mqstore-python/src/arrow/message_columns.rs` converts the columns.
 _TYPES = {
     "body": ("binary", "string"),
     "value": ("binary", "string"),

@@ -13,8 +13,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::convert::arguments::{EncodedProperties, body, encode, flag, time};
-use crate::convert::error::of_message;
 use crate::convert::message::Message;
+use crate::error::of_message;
 use crate::runtime::detached;
 
 /// Maximum bytes of the bodies that the thread of an event loop compresses itself: some tenths of a millisecond.

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyMemoryView, PyString, PyTuple};
 
-use crate::convert::error::{InvalidOptionError, invalid, to_py};
+use crate::error::{InvalidOptionError, invalid, to_py};
 
 /// Returns a body as `bytes`: the caller's own object, or a copy of another bytes-like one.
 pub(crate) fn body<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {

@@ -10,7 +10,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyMapping, PyMemoryView, PyS
 
 use crate::convert::append_input::MessageBatch;
 use crate::convert::arguments::{body, push_encoded};
-use crate::convert::error::{invalid, of_message};
+use crate::error::{invalid, of_message};
 
 /// The messages of one batch.
 pub(crate) struct BatchInput<'py> {

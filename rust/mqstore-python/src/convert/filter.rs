@@ -12,9 +12,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple, PyType};
 
 use crate::convert::arguments::text;
-use crate::convert::error::{InvalidFilterError, to_py};
 use crate::convert::message::Message;
 use crate::convert::stored_message::StoredMessage;
+use crate::error::{InvalidFilterError, to_py};
 
 /// A condition on the properties of messages, in RocketMQ's SQL92; created by `mqstore.sql`.
 ///

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList};
 
 use crate::convert::arguments::duration;
-use crate::convert::error::InvalidOptionError;
+use crate::error::InvalidOptionError;
 
 /// Sets the hook `name` to `callback`, unless that is None.
 pub(crate) fn set(hooks: &mut Hooks, name: &str, callback: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -1,4 +1,4 @@
-//! Conversion of values between Python and Rust: arguments, options, messages, results and errors.
+//! Conversion of values between Python and Rust: arguments, options, messages and results.
 
 pub(crate) mod append_input;
 pub(crate) mod append_result;
@@ -6,7 +6,6 @@ pub(crate) mod append_results;
 pub(crate) mod arguments;
 pub(crate) mod batch_input;
 pub(crate) mod buffer;
-pub(crate) mod error;
 pub(crate) mod filter;
 pub(crate) mod hooks;
 pub(crate) mod message;

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::convert::error::{InvalidOptionError, to_py};
+use crate::error::{InvalidOptionError, to_py};
 
 /// Converts a dict of plain values to the core's options: sizes in bytes, durations in milliseconds.
 pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {

@@ -14,9 +14,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 
 use crate::convert::buffer::RecordBuffer;
-use crate::convert::error::bad_record;
 use crate::convert::message::Message;
 use crate::convert::shown::{datetime, repr, shown_body};
+use crate::error::bad_record;
 
 /// A stored message.
 ///

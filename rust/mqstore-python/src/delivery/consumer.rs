@@ -17,13 +17,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::convert::arguments::{count, duration, offset, queue, time, wait};
-use crate::convert::error::{InvalidOptionError, log_notes};
 use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
-use crate::delivery::older::PythonMessages;
+use crate::error::{InvalidOptionError, log_notes};
 use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, reading};
 use crate::store::NativeStore;
+use crate::store::older::PythonMessages;
 
 /// The native part of `mqstore.Consumer`.
 #[pyclass(name = "Consumer", frozen, subclass, module = "mqstore._mqstore")]

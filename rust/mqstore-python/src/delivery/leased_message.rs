@@ -8,8 +8,8 @@ use pyo3::exceptions::{PyBaseException, PyReferenceError, PyTypeError};
 use pyo3::prelude::*;
 
 use crate::convert::arguments::{duration, text};
-use crate::convert::error::log_notes;
 use crate::convert::stored_message::StoredMessage;
+use crate::error::log_notes;
 use crate::runtime::{ForkGuarded, SharedStore, delivered};
 
 /// What one handle of a work queue decides about its messages.

@@ -1,8 +1,6 @@
-//! Classes for delivery: consumers, work queues, leased messages, delays and transactions.
+//! Classes for delivery: consumers, work queues, leased messages and transactions.
 
 pub(crate) mod consumer;
-pub(crate) mod delay;
 pub(crate) mod leased_message;
-pub(crate) mod older;
 pub(crate) mod transactions;
 pub(crate) mod work_queue;

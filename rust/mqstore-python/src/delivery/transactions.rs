@@ -10,7 +10,6 @@ use std::time::Duration;
 use mqstore_delivery::{
     CheckAnswer, CheckOptions, NewHalfMessage, PendingTransaction, Transaction, Transactions,
 };
-use mqstore_engine::Store;
 use mqstore_format::Host;
 use mqstore_format::topic::HALF_TOPIC;
 use pyo3::exceptions::PyTypeError;
@@ -20,7 +19,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 use crate::convert::append_input::MessageParts;
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{count, duration, text};
-use crate::convert::error::log_notes;
+use crate::error::log_notes;
 use crate::runtime::{ForkGuarded, SharedStore, delivered};
 use crate::store::NativeStore;
 
@@ -315,17 +314,8 @@ pub(crate) fn pending_transactions(store: &Bound<'_, NativeStore>) -> PyResult<V
         let transactions = shared.broker(core)?.transactions()?;
         Ok(transactions.pending().into_iter().map(|pending| row(&transactions, pending)).collect())
     })?;
-    say_notes(py, &shared, core)?;
+    shared.log_transactions(py, core)?;
     Ok(rows)
-}
-
-/// Logs the notes about transactions, including those that the open completed.
-pub(crate) fn say_notes(py: Python<'_>, shared: &SharedStore, core: &Store) -> PyResult<()> {
-    let notes = delivered(py, || {
-        let transactions = shared.broker(core)?.transactions_if_open();
-        Ok(transactions.map(|transactions| transactions.take_notes()).unwrap_or_default())
-    })?;
-    log_notes(py, notes)
 }
 
 /// Adds the classes and the function to the module.

@@ -19,10 +19,10 @@ use pyo3::types::{PyList, PyString};
 use crate::convert::append_input::{MessageBatch, MessageParts, compress_all, parts, work};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{body as body_of, count, duration, encode_with_id, time, wait};
-use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::leased_message::{HandleRules, LeasedMessage};
+use crate::error::{broker_to_py, log_notes};
 use crate::runtime::{ForkGuarded, SharedStore, awaited, clock, delivered};
 use crate::store::NativeStore;
 

@@ -15,11 +15,11 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::convert::append_input::{MessageBatch, MessageParts, compress_in_loop, parts};
 use crate::convert::arguments;
-use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::consumer::{NativeConsumer, places};
 use crate::delivery::leased_message::{LeasedMessage, is_settled, reason_of};
 use crate::delivery::work_queue::{NativeWorkQueue, put_delay};
+use crate::error::{broker_to_py, log_notes};
 use crate::event_loop::loop_link::{EventInbox, LoopLink, LoopWait, QueuedAppend, locked};
 use crate::runtime::{ForkGuarded, SharedStore, delivered};
 use crate::store::NativeStore;

@@ -26,7 +26,7 @@ use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{offset, queue, text};
 use crate::convert::batch_input::BatchInput;
-use crate::convert::error::to_py;
+use crate::error::to_py;
 use crate::runtime::{ForkGuarded, SharedStore, detached};
 use crate::store::NativeStore;
 

@@ -15,8 +15,8 @@ use mqstore_format::{Host, push_offset_message_id};
 use serde::de::IgnoredAny;
 
 use super::buffer_pool::BufferPool;
-use super::schema::{BodyForm, Column, Layout};
 use super::text_columns::{BytesColumn, KeyListColumn, MapColumn, PropertyColumns, taken};
+use crate::arrow::schema::{BodyForm, Column, Layout};
 
 /// Bytes of the records and unpacked bodies of a batch, unless one message is larger.
 const BATCH_BYTES: usize = 32 << 20;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use mqstore_engine::{ScanRow, ScanSink};
 use mqstore_format::push_offset_message_id;
 
-use super::schema::{Column, Layout};
 use super::text_columns::each_once;
+use crate::arrow::schema::{Column, Layout};
 
 /// Bytes of text after which a batch ends.
 const BATCH_BYTES: usize = 4 << 20;

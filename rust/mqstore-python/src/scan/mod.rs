@@ -13,12 +13,10 @@ mod buffer_pool;
 mod column_builder;
 mod export_rules;
 mod expressions;
-pub(crate) mod input;
 mod json_lines;
 mod request;
 mod running_scan;
 mod scan_rows;
-mod schema;
 mod staged_rows;
 mod text_columns;
 mod transfer;
@@ -34,6 +32,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
+use crate::arrow::schema::Layout;
 use crate::runtime::{bug, detached};
 use crate::store::NativeStore;
 use buffer_pool::BufferPool;
@@ -41,7 +40,6 @@ use column_builder::BatchBuilder;
 use request::{layout, scan_request};
 use running_scan::{RunningScan, ScanHandle};
 use scan_rows::{ScanRows, arrow_bug, schema_capsule};
-use schema::Layout;
 
 /// One pass over the messages; created by `scan_open`.
 #[pyclass(frozen, module = "mqstore._mqstore")]

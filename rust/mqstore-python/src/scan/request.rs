@@ -7,10 +7,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use regex::bytes::Regex;
 
-use super::schema::{BodyForm, Layout};
-use crate::convert::error::to_py;
+use crate::arrow::schema::{BodyForm, Layout};
 use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
+use crate::error::to_py;
 
 /// Returns an entry of the request, if it is not None.
 pub(super) fn entry<'py, T: FromPyObjectOwned<'py>>(

@@ -6,7 +6,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::convert::error::MQStoreError;
+use crate::error::MQStoreError;
 
 /// Rows of a scan, for any consumer of Arrow data.
 #[pyclass(frozen, module = "mqstore._mqstore")]

@@ -15,10 +15,10 @@ use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::input::append_stream::open_stream;
-use super::input::message_columns::{MessageColumns, RefusedRow};
-use crate::convert::error::{invalid, to_py};
+use crate::arrow::append_stream::open_stream;
+use crate::arrow::message_columns::{MessageColumns, RefusedRow};
 use crate::convert::options::compression_of_call;
+use crate::error::{invalid, to_py};
 use crate::runtime::{clock, detached};
 use crate::store::NativeStore;
 

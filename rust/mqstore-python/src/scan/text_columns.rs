@@ -9,7 +9,7 @@ use mqstore_format::Properties;
 use mqstore_format::properties::{KEYS, TAGS, UNIQ_KEY};
 
 use super::buffer_pool::BufferPool;
-use super::schema::{entries_field, entry_fields, key_field};
+use crate::arrow::schema::{entries_field, entry_fields, key_field};
 
 /// Takes a list and leaves one with the capacity for a similar batch.
 pub(super) fn taken<T>(list: &mut Vec<T>) -> Vec<T> {

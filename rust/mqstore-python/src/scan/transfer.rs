@@ -27,13 +27,13 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::archive::visit_archived;
 use super::export_rules::{ExportRules, ExportSink, LeftOut, counts_by_name};
-use super::input::append_stream::open_stream;
 use super::json_lines::{JsonLinesBuilder, push_text};
 use super::request::{export_request, layout};
 use super::running_scan::ScanHandle;
-use super::schema::Layout;
+use crate::arrow::append_stream::open_stream;
+use crate::arrow::schema::Layout;
 use crate::convert::arguments::body as body_of;
-use crate::convert::error::{CorruptionError, invalid, of_message, to_py};
+use crate::error::{CorruptionError, invalid, of_message, to_py};
 use crate::runtime::{SharedStore, delivered, detached};
 use crate::store::NativeStore;
 

@@ -10,9 +10,9 @@ use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::delivery::older::PythonTopics;
 use crate::runtime::{about_topic, detached};
 use crate::store::NativeStore;
+use crate::store::older::PythonTopics;
 
 /// Log offset, length, the store times of the first and the last record of a segment, and the last change of its file.
 type SegmentRow = (u64, u64, Option<i64>, i64, i64);

@@ -299,9 +299,8 @@ fn compaction_read<'py>(
     };
     let mut rows = Vec::with_capacity(records.len());
     for record in &records {
-        let view = record
-            .view()
-            .map_err(|error| crate::convert::error::bad_record(record.commit_log_offset, &error))?;
+        let view =
+            record.view().map_err(|error| crate::error::bad_record(record.commit_log_offset, &error))?;
         let keys = view.keys().map(str::to_owned);
         rows.push((record.queue_offset, keys, PyBytes::new(py, view.body), PyBytes::new(py, view.bytes)));
     }

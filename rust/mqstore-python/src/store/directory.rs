@@ -17,9 +17,9 @@ use mqstore_log::recovery::RebuildReport;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::convert::error::to_py;
 use crate::convert::hooks::holder_rows;
 use crate::convert::options;
+use crate::error::to_py;
 use crate::runtime::detached;
 use crate::store::NativeStore;
 use crate::store::folder::StoreFolder;

@@ -20,8 +20,8 @@ use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use crate::convert::error::{StoreClosedError, to_py};
 use crate::convert::stored_message::StoredMessage;
+use crate::error::{StoreClosedError, to_py};
 use crate::runtime::{SLICE, SharedStore, clock, reading};
 use crate::store::NativeStore;
 

@@ -3,10 +3,12 @@
 pub(crate) mod append_trace;
 pub(crate) mod archive;
 pub(crate) mod compaction;
+pub(crate) mod delay;
 pub(crate) mod directory;
 pub(crate) mod folder;
 pub(crate) mod iterators;
 mod native_store;
+pub(crate) mod older;
 pub(crate) mod pending;
 pub(crate) mod pop;
 pub(crate) mod retention;

@@ -9,7 +9,7 @@ use mqstore_format::delays::pending::is_system_topic;
 use mqstore_format::json::{SubscriptionGroup, TopicConfig};
 use pyo3::prelude::*;
 
-use crate::convert::error::to_py;
+use crate::error::to_py;
 use crate::runtime::detached;
 use crate::store::NativeStore;
 use crate::store::folder::StoreFolder;

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::convert::arguments::{count, duration};
-use crate::convert::error::InvalidOptionError;
+use crate::error::InvalidOptionError;
 use crate::runtime::{about_topic, detached, reading};
 use crate::store::NativeStore;
 

@@ -17,9 +17,9 @@ use mqstore_engine::{MakeSink, ScanPlan, ScanRequest};
 use pyo3::prelude::*;
 
 use super::buffer_pool::BufferPool;
-use super::input::append_stream::open_stream;
 use super::running_scan::ScanHandle;
 use super::scan_rows::{ScanRows, arrow_bug};
+use crate::arrow::append_stream::open_stream;
 use crate::runtime::detached;
 use columns::ArchiveBuilder;
 pub(super) use reads::visit_archived;

@@ -15,10 +15,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::super::column_builder::BatchBuilder;
-use super::super::input::append_stream::open_stream;
 use super::super::request::{layout, scan_request};
 use super::super::scan_rows::{ScanRows, arrow_bug};
 use super::records::{for_each_record, wrong};
+use crate::arrow::append_stream::open_stream;
 use crate::convert::stored_message::StoredMessage;
 use crate::runtime::detached;
 use crate::store::NativeStore;

@@ -9,7 +9,7 @@ use arrow_array::{Array, RecordBatch};
 use mqstore_base::error::StoreError;
 use mqstore_format::{Host, RecordSpec, RecordView, SysFlag, crc32, patch_body_crc};
 
-use super::super::input::values::{BytesColumn, Numbers, integers, times_ms};
+use crate::arrow::values::{BytesColumn, Numbers, integers, times_ms};
 
 /// The error for rows that are not those of an archive.
 pub(super) fn wrong(reason: impl std::fmt::Display) -> StoreError {

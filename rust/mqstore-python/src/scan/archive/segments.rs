@@ -9,8 +9,8 @@ use mqstore_inspect::RestoredLog;
 use mqstore_io::OsVfs;
 use pyo3::prelude::*;
 
-use super::super::input::append_stream::open_stream;
 use super::records::{ArchiveRows, wrong};
+use crate::arrow::append_stream::open_stream;
 use crate::runtime::detached;
 
 /// Maximum bytes of one write of neighbouring records.

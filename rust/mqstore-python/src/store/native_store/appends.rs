@@ -10,10 +10,10 @@ use crate::convert::append_input::{CompressionArguments, MessageBatch, compress_
 use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{light_queues as light_queues_of, text};
-use crate::convert::error::invalid;
-use crate::delivery::delay;
-use crate::delivery::delay::DeliveryTime;
+use crate::error::invalid;
 use crate::runtime::detached;
+use crate::store::delay;
+use crate::store::delay::DeliveryTime;
 
 impl NativeStore {
     /// Appends one message: to its topic, to its topic and light queues, or for a later delivery.

@@ -8,8 +8,8 @@ use pyo3::types::{PyDict, PyString};
 
 use super::NativeStore;
 use crate::convert::options;
-use crate::delivery::delay;
 use crate::runtime::{SharedStore, detached, tell_recovery};
+use crate::store::delay;
 use crate::store::folder::StoreFolder;
 use crate::testing::TestEnv;
 

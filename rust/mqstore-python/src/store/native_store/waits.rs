@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use super::NativeStore;
 use crate::convert::arguments::needs_queue;
-use crate::convert::error::{InvalidOptionError, RemoteStoreError, to_py};
+use crate::error::{InvalidOptionError, RemoteStoreError, to_py};
 use crate::runtime::{SLICE, clock, detached, reading};
 
 impl NativeStore {

@@ -10,8 +10,8 @@ use mqstore_engine::check_target;
 use mqstore_format::is_reserved;
 use mqstore_format::properties::UNIQ_KEY;
 
+use super::schema::is_scan_column;
 use super::values::{BytesColumn, Numbers, TextLists, TextMaps, integers, times_ms};
-use crate::scan::schema::is_scan_column;
 
 /// The columns of a message. `value` is another name of `body`, and `key` one of `keys`.
 const COLUMNS: &str =

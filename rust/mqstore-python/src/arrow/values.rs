@@ -18,7 +18,7 @@ use arrow_array::{
 use arrow_schema::{DataType, TimeUnit};
 
 /// A column of bytes or text.
-pub(in crate::scan) enum BytesColumn<'a> {
+pub(crate) enum BytesColumn<'a> {
     Null,
     Binary(&'a BinaryArray),
     LargeBinary(&'a LargeBinaryArray),
@@ -32,7 +32,7 @@ pub(in crate::scan) enum BytesColumn<'a> {
 
 impl<'a> BytesColumn<'a> {
     /// Returns the column if it has bytes or text.
-    pub(in crate::scan) fn of(array: &'a dyn Array) -> Option<Self> {
+    pub(crate) fn of(array: &'a dyn Array) -> Option<Self> {
         Some(match array.data_type() {
             DataType::Null => Self::Null,
             DataType::Binary => Self::Binary(array.as_binary_opt()?),
@@ -53,7 +53,7 @@ impl<'a> BytesColumn<'a> {
     }
 
     /// Returns the column if it has text.
-    pub(in crate::scan) fn text(array: &'a dyn Array) -> Option<Self> {
+    pub(crate) fn text(array: &'a dyn Array) -> Option<Self> {
         Some(match array.data_type() {
             DataType::Null => Self::Null,
             DataType::Utf8 => Self::Text(array.as_string_opt()?),
@@ -68,7 +68,7 @@ impl<'a> BytesColumn<'a> {
     }
 
     /// Returns the value of a row; `None` if it is null.
-    pub(in crate::scan) fn get(&self, row: usize) -> Option<&'a [u8]> {
+    pub(crate) fn get(&self, row: usize) -> Option<&'a [u8]> {
         fn value<'a, A: Array + ?Sized>(
             array: &'a A,
             row: usize,
@@ -96,7 +96,7 @@ impl<'a> BytesColumn<'a> {
     }
 
     /// Returns the value of a row as text. The error is the reason why it is none.
-    pub(in crate::scan) fn get_text(&self, row: usize) -> Result<Option<&'a str>, String> {
+    pub(crate) fn get_text(&self, row: usize) -> Result<Option<&'a str>, String> {
         let text =
             |bytes: &'a [u8]| std::str::from_utf8(bytes).map_err(|error| format!("it is not UTF-8: {error}"));
         self.get(row).map(text).transpose()
@@ -126,26 +126,26 @@ fn of_list(array: &dyn Array) -> Option<(Spans<'_>, &dyn Array)> {
 }
 
 /// A column of lists of text.
-pub(in crate::scan) struct TextLists<'a> {
+pub(crate) struct TextLists<'a> {
     spans: Spans<'a>,
     items: BytesColumn<'a>,
 }
 
 impl<'a> TextLists<'a> {
     /// Returns the column if it has lists of text.
-    pub(in crate::scan) fn of(array: &'a dyn Array) -> Option<Self> {
+    pub(crate) fn of(array: &'a dyn Array) -> Option<Self> {
         let (spans, items) = of_list(array)?;
         Some(Self { spans, items: BytesColumn::text(items)? })
     }
 
     /// Returns the items of a row; a null row has none.
-    pub(in crate::scan) fn get(&self, row: usize) -> impl Iterator<Item = Result<Option<&'a str>, String>> {
+    pub(crate) fn get(&self, row: usize) -> impl Iterator<Item = Result<Option<&'a str>, String>> {
         (self.spans)(row).unwrap_or(0..0).map(|item| self.items.get_text(item))
     }
 }
 
 /// A column of maps from text to text, or of lists of pairs of texts.
-pub(in crate::scan) struct TextMaps<'a> {
+pub(crate) struct TextMaps<'a> {
     spans: Spans<'a>,
     names: BytesColumn<'a>,
     values: BytesColumn<'a>,
@@ -153,7 +153,7 @@ pub(in crate::scan) struct TextMaps<'a> {
 
 impl<'a> TextMaps<'a> {
     /// Returns the column if it has maps of text.
-    pub(in crate::scan) fn of(array: &'a dyn Array) -> Option<Self> {
+    pub(crate) fn of(array: &'a dyn Array) -> Option<Self> {
         if let Some(map) = array.as_map_opt() {
             let map: &'a MapArray = map;
             let (names, values) = (BytesColumn::text(map.keys())?, BytesColumn::text(map.values())?);
@@ -165,10 +165,7 @@ impl<'a> TextMaps<'a> {
     }
 
     /// Returns the pairs of a row that have a value; a null row has none.
-    pub(in crate::scan) fn get(
-        &self,
-        row: usize,
-    ) -> impl Iterator<Item = Result<(&'a str, &'a str), String>> {
+    pub(crate) fn get(&self, row: usize) -> impl Iterator<Item = Result<(&'a str, &'a str), String>> {
         let pair = |item: usize| -> Result<Option<(&'a str, &'a str)>, String> {
             Ok(self.names.get_text(item)?.zip(self.values.get_text(item)?))
         };
@@ -177,7 +174,7 @@ impl<'a> TextMaps<'a> {
 }
 
 /// A column of numbers: returns the value of each row, `None` if it is null.
-pub(in crate::scan) type Numbers<'a> = Box<dyn Fn(usize) -> Option<i64> + 'a>;
+pub(crate) type Numbers<'a> = Box<dyn Fn(usize) -> Option<i64> + 'a>;
 
 fn numbers<T: ArrowPrimitiveType>(
     array: &dyn Array,
@@ -188,7 +185,7 @@ fn numbers<T: ArrowPrimitiveType>(
 }
 
 /// Returns the column if it has integers. A number that does not fit 64 bits becomes the largest one.
-pub(in crate::scan) fn integers(array: &dyn Array) -> Option<Numbers<'_>> {
+pub(crate) fn integers(array: &dyn Array) -> Option<Numbers<'_>> {
     match array.data_type() {
         DataType::Null => Some(Box::new(|_| None)),
         DataType::Int8 => numbers::<Int8Type>(array, i64::from),
@@ -204,7 +201,7 @@ pub(in crate::scan) fn integers(array: &dyn Array) -> Option<Numbers<'_>> {
 }
 
 /// Returns the column in epoch milliseconds if it has timestamps with a time zone, or integers of 64 bits.
-pub(in crate::scan) fn times_ms(array: &dyn Array) -> Option<Numbers<'_>> {
+pub(crate) fn times_ms(array: &dyn Array) -> Option<Numbers<'_>> {
     match array.data_type() {
         DataType::Null | DataType::Int64 => integers(array),
         DataType::Timestamp(unit, Some(_)) => match unit {

@@ -14,8 +14,8 @@ use mqstore_engine::{OlderFloor, OlderLimits, OlderTopics};
 use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 
-use crate::convert::error::CorruptionError;
 use crate::convert::stored_message::StoredMessage;
+use crate::error::CorruptionError;
 
 /// The object, with `first_offset`, `offset_for_time` and `read`.
 pub(crate) struct PythonMessages {

@@ -17,7 +17,7 @@ use pyo3::types::PyCapsule;
 use super::message_columns::{MessageColumns, RowMessage};
 use crate::convert::append_input::rule_for_many;
 use crate::convert::buffer::take_stream;
-use crate::convert::error::{MQStoreError, invalid, to_py};
+use crate::error::{MQStoreError, invalid, to_py};
 use crate::runtime::{about_topic, interruptible};
 
 /// Maximum messages of one append, and the bytes of their bodies, so that other appends can take turns.

@@ -7,7 +7,7 @@ use mqstore_base::error::StoreError;
 
 /// A column, with the name of the `StoredMessage` attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
+pub(crate) enum Column {
     Topic,
     QueueId,
     QueueOffset,
@@ -57,13 +57,13 @@ const COLUMNS: [(&str, Column); 21] = [
 ];
 
 /// Whether a scan has a column called `name`.
-pub(super) fn is_scan_column(name: &str) -> bool {
+pub(crate) fn is_scan_column(name: &str) -> bool {
     COLUMNS.iter().any(|(known, _)| *known == name)
 }
 
 /// The form of the column `body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BodyForm {
+pub(crate) enum BodyForm {
     /// Bytes.
     Binary,
     /// Text; a body that is not valid UTF-8 is null.
@@ -73,7 +73,7 @@ pub(super) enum BodyForm {
 }
 
 impl BodyForm {
-    pub(super) fn parse(text: &str) -> Result<Self, StoreError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
         match text {
             "binary" => Ok(Self::Binary),
             "text" => Ok(Self::Text),
@@ -87,17 +87,17 @@ impl BodyForm {
 }
 
 /// The columns that a scan builds.
-pub(super) struct Layout {
-    pub(super) columns: Vec<Column>,
-    pub(super) schema: SchemaRef,
-    pub(super) body: BodyForm,
+pub(crate) struct Layout {
+    pub(crate) columns: Vec<Column>,
+    pub(crate) schema: SchemaRef,
+    pub(crate) body: BodyForm,
     /// Maximum rows of a batch.
-    pub(super) batch_rows: usize,
+    pub(crate) batch_rows: usize,
 }
 
 impl Layout {
     /// Selects the columns called `names`, in this order; all columns for `None`.
-    pub(super) fn new(
+    pub(crate) fn new(
         names: Option<&[String]>,
         body: BodyForm,
         batch_rows: usize,
@@ -127,7 +127,7 @@ impl Layout {
         Ok(Self { columns, schema, body, batch_rows })
     }
 
-    pub(super) fn has(&self, column: Column) -> bool {
+    pub(crate) fn has(&self, column: Column) -> bool {
         self.columns.contains(&column)
     }
 }
@@ -159,16 +159,16 @@ fn data_type(column: Column, body: BodyForm) -> DataType {
 }
 
 /// Returns the item field of the lists of `keys`.
-pub(super) fn key_field() -> FieldRef {
+pub(crate) fn key_field() -> FieldRef {
     Arc::new(Field::new("item", DataType::Utf8, true))
 }
 
 /// Returns the name and value fields of an entry of `properties`.
-pub(super) fn entry_fields() -> Fields {
+pub(crate) fn entry_fields() -> Fields {
     Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Utf8, true)])
 }
 
 /// Returns the entry field of the maps of `properties`.
-pub(super) fn entries_field() -> FieldRef {
+pub(crate) fn entries_field() -> FieldRef {
     Arc::new(Field::new("entries", DataType::Struct(entry_fields()), false))
 }

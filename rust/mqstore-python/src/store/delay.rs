@@ -11,8 +11,7 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{duration, number, time};
-use crate::convert::error::log_notes;
-use crate::delivery::transactions;
+use crate::error::log_notes;
 use crate::runtime::{SharedStore, delivered, detached};
 use crate::store::NativeStore;
 
@@ -74,7 +73,7 @@ pub(crate) fn begin(py: Python<'_>, shared: &SharedStore, store: &Store) -> PyRe
         return Ok(());
     }
     delivered(py, || shared.broker(store))?;
-    transactions::say_notes(py, shared, store)
+    shared.log_transactions(py, store)
 }
 
 /// Cancels a delayed message; `Store.cancel`.

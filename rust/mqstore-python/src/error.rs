@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use mqstore_base::error::{StoreError, disk_option, remedy};
-use mqstore_delivery::BrokerError;
-use mqstore_format::FormatError;
-use mqstore_io::{RemoteCause, RemoteError};
+use mqstore::delivery::BrokerError;
+use mqstore::error::{StoreError, disk_option, remedy};
+use mqstore::format::FormatError;
+use mqstore::io::{RemoteCause, RemoteError};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use mqstore_base::error::StoreError;
-use mqstore_delivery::{Broker, BrokerError};
-use mqstore_engine::Store;
-use mqstore_io::{Clock, FaultVfs, SystemClock};
-use mqstore_log::recovery::RecoveryProgress;
+use mqstore::Store;
+use mqstore::delivery::BrokerError;
+use mqstore::error::StoreError;
+use mqstore::io::{Clock, FaultVfs, SystemClock};
+use mqstore::store::RecoveryProgress;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -40,8 +40,6 @@ pub(crate) struct SharedStore {
     faulty: Option<FaultVfs>,
     forked: AtomicBool,
     notes_said: AtomicUsize,
-    /// Created with the first consumer or work queue.
-    broker: Mutex<Option<Broker>>,
 }
 
 impl SharedStore {
@@ -53,7 +51,6 @@ impl SharedStore {
             faulty,
             forked: AtomicBool::new(false),
             notes_said: AtomicUsize::new(0),
-            broker: Mutex::new(None),
         });
         let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
         alive.retain(|entry| entry.strong_count() > 0);
@@ -76,25 +73,6 @@ impl SharedStore {
         store.failure().map_or(Ok(store), |failure| Err(to_py(failure)))
     }
 
-    /// Returns the store's broker and starts it at the first call. Call it with the interpreter released.
-    pub(crate) fn broker(&self, store: &Store) -> Result<Broker, BrokerError> {
-        let mut made = self.broker.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(broker) = made.as_ref() {
-            return Ok(broker.clone());
-        }
-        let broker = Broker::start(store)?;
-        Ok(made.insert(broker).clone())
-    }
-
-    /// Runs `close`, which closes the store, and wakes the threads that wait for transaction checks.
-    pub(crate) fn closing<T>(&self, close: impl FnOnce() -> T) -> T {
-        let broker = self.broker.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(transactions) = broker.and_then(|broker| broker.transactions_if_open()) {
-            transactions.end_checks();
-        }
-        close()
-    }
-
     /// Returns the path as the caller gave it.
     pub(crate) fn path(&self) -> &str {
         &self.path
@@ -112,7 +90,7 @@ impl SharedStore {
 
     /// Returns whether the store is closed. A forked copy counts as closed, because it has nothing to close.
     pub(crate) fn is_closed(&self) -> bool {
-        self.is_forked() || self.store.as_ref().is_none_or(Store::is_closed)
+        self.is_forked() || self.store.as_ref().is_none_or(|store| store.is_closed())
     }
 
     /// Emits each of the store's notes once, as a warning. `frames` is the distance to the caller in Python frames, 1
@@ -125,15 +103,6 @@ impl SharedStore {
         }
         Ok(())
     }
-
-    /// Logs the notes about transactions, including those that the open completed.
-    pub(crate) fn log_transactions(&self, py: Python<'_>, store: &Store) -> PyResult<()> {
-        let notes = delivered(py, || {
-            let transactions = self.broker(store)?.transactions_if_open();
-            Ok(transactions.map(|transactions| transactions.take_notes()).unwrap_or_default())
-        })?;
-        log_notes(py, notes)
-    }
 }
 
 impl Drop for SharedStore {
@@ -143,7 +112,7 @@ impl Drop for SharedStore {
                 clippy::mem_forget,
                 reason = "the child has none of the threads that a drop would join"
             )]
-            std::mem::forget((self.store.take(), self.broker.get_mut().map(Option::take)));
+            std::mem::forget(self.store.take());
         }
     }
 }
@@ -299,6 +268,15 @@ pub(crate) fn delivered<T: Send>(
     call: impl FnOnce() -> Result<T, BrokerError> + Send,
 ) -> PyResult<T> {
     released(py, call)?.map_err(broker_to_py)
+}
+
+/// Logs the notes about transactions, including those that the open completed.
+pub(crate) fn log_transactions(py: Python<'_>, store: &Store) -> PyResult<()> {
+    let notes = delivered(py, || {
+        let transactions = store.broker()?.transactions_if_open();
+        Ok(transactions.map(|transactions| transactions.take_notes()).unwrap_or_default())
+    })?;
+    log_notes(py, notes)
 }
 
 /// Calls `step` until it returns a value, each time with the longest time it may wait. Returns `None` if `timeout`

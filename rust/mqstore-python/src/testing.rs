@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_io::{Clock, FaultVfs, Faults, OsVfs, SystemClock, Vfs};
+use mqstore::io::{Clock, FaultVfs, Faults, OsVfs, SystemClock, Vfs};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -11,13 +11,13 @@ use crate::convert::arguments::{duration, number};
 
 /// A clock whose wall time a test sets. Intervals pass as on the machine.
 #[pyclass(frozen, module = "mqstore._mqstore")]
-pub(crate) struct TestClock(Arc<mqstore_io::TestClock>);
+pub(crate) struct TestClock(Arc<mqstore::io::TestClock>);
 
 #[pymethods]
 impl TestClock {
     #[new]
     fn new(now: i64) -> Self {
-        Self(Arc::new(mqstore_io::TestClock::new(now)))
+        Self(Arc::new(mqstore::io::TestClock::new(now)))
     }
 
     /// Returns the wall time, in epoch milliseconds.
@@ -103,7 +103,7 @@ impl TestFaults {
 /// Returns whether RocketMQ or mqstore uses this name for a property of its own.
 #[pyfunction]
 pub(crate) fn is_reserved(name: &str) -> bool {
-    mqstore_format::is_reserved(name)
+    mqstore::format::is_reserved(name)
 }
 
 const MOST_DELAY: Duration = Duration::from_secs(3600);

@@ -281,12 +281,19 @@ pub(crate) fn crates_stay_small(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// A crate or folder of the product has a header that says what is inside, in at most ten `//!` lines.
+/// A crate or folder of the product has a header that says what is inside, in at most ten `//!` lines and an example.
 pub(crate) fn headers_stay_short(tree: &Tree) -> Vec<Finding> {
     tree.below("rust/", ".rs")
         .filter(|(path, _)| path.contains("/src/") && opens_a_folder(tree, path))
         .filter_map(|(path, text)| {
-            let lines = text.lines().filter(|line| line.starts_with("//!")).count();
+            let mut in_example = false;
+            let without_example = |line: &&str| {
+                let is_fence = line.starts_with("//! ```");
+                in_example ^= is_fence;
+                !in_example && !is_fence
+            };
+            let header = text.lines().filter(|line| line.starts_with("//!"));
+            let lines = header.filter(without_example).count();
             let what = match lines {
                 0 => "no header: say in `//!` lines what is inside".to_owned(),
                 1..=LONGEST_HEADER => return None,

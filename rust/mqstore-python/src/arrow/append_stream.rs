@@ -4,11 +4,12 @@
 
 use arrow_array::RecordBatch;
 use arrow_array::ffi_stream::RecordBatchStreamReader;
-use mqstore_base::body_compression::BodyCompression;
-use mqstore_base::error::StoreError;
-use mqstore_base::message::NewMessage;
-use mqstore_engine::{RefusedMessage, Store};
-use mqstore_format::SysFlag;
+use mqstore::Store;
+use mqstore::append::RefusedMessage;
+use mqstore::body_compression::BodyCompression;
+use mqstore::error::StoreError;
+use mqstore::format::SysFlag;
+use mqstore::message::NewMessage;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -4,11 +4,11 @@
 //! `python/mqstore/spark/_write/stage.py`.
 
 use arrow_array::{Array, RecordBatch};
-use mqstore_base::error::StoreError;
-use mqstore_base::message::push_properties;
-use mqstore_engine::check_target;
-use mqstore_format::is_reserved;
-use mqstore_format::properties::UNIQ_KEY;
+use mqstore::append::check_target;
+use mqstore::error::StoreError;
+use mqstore::format::is_reserved;
+use mqstore::format::properties::UNIQ_KEY;
+use mqstore::message::push_properties;
 
 use super::schema::is_scan_column;
 use super::values::{BytesColumn, Numbers, TextLists, TextMaps, integers, times_ms};

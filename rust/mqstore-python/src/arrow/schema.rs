@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
-use mqstore_base::error::StoreError;
+use mqstore::error::StoreError;
 
 /// A column, with the name of the `StoredMessage` attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use mqstore_base::body_compression::{BodyCompression, CompressedBodies, CompressedBody};
-use mqstore_base::message::NewMessage;
-use mqstore_delivery::NewWork;
-use mqstore_engine::{OwnedMessage, Store};
-use mqstore_format::SysFlag;
+use mqstore::Store;
+use mqstore::append::OwnedMessage;
+use mqstore::body_compression::{BodyCompression, CompressedBodies, CompressedBody};
+use mqstore::delivery::NewWork;
+use mqstore::format::SysFlag;
+use mqstore::message::NewMessage;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;

@@ -1,7 +1,7 @@
 //! `AppendResult`: the result of an append. Small and frozen; the ids become text on demand.
 
-use mqstore_base::message::Appended;
-use mqstore_format::{Host, offset_message_id, parse_offset_message_id};
+use mqstore::format::{Host, offset_message_id, parse_offset_message_id};
+use mqstore::message::Appended;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};

@@ -1,8 +1,8 @@
 //! `AppendResults`: the results of one call. Each object is created when it is read, because most programs read none or
 //! few of them.
 
-use mqstore_base::message::Appended;
-use mqstore_format::Host;
+use mqstore::format::Host;
+use mqstore::message::Appended;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyString, PyTuple, PyType};

@@ -6,9 +6,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use mqstore_base::message::push_properties;
-use mqstore_engine::ReadBound;
-use mqstore_format::properties::UNIQ_KEY;
+use mqstore::format::properties::UNIQ_KEY;
+use mqstore::message::push_properties;
+use mqstore::read::ReadBound;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;

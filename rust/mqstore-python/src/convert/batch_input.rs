@@ -1,8 +1,8 @@
 //! Converts the columns that `append_batch` takes. The property text of all messages is in one buffer.
 
-use mqstore_base::message::NewMessage;
-use mqstore_engine::OwnedMessage;
-use mqstore_format::SysFlag;
+use mqstore::append::OwnedMessage;
+use mqstore::format::SysFlag;
+use mqstore::message::NewMessage;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;

@@ -13,8 +13,8 @@ use std::ffi::c_int;
 use std::ops::Range;
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use mqstore_base::message::StoredRecord;
-use mqstore_io::RangeBytes;
+use mqstore::io::RangeBytes;
+use mqstore::message::StoredRecord;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;

@@ -5,8 +5,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use mqstore_base::message::MessageFilter;
-use mqstore_format::SqlFilter as Sql;
+use mqstore::format::SqlFilter as Sql;
+use mqstore::message::MessageFilter;
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple, PyType};

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use mqstore_base::events::{DeleteVerdict, ExpiredFile, Hooks, StoreEvent};
-use mqstore_engine::{ExpireReport, SegmentHolder};
+use mqstore::events::{DeleteVerdict, ExpiredFile, Hooks, StoreEvent};
+use mqstore::store::{ExpireReport, SegmentHolder};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList};

@@ -5,8 +5,8 @@
 
 use std::sync::OnceLock;
 
-use mqstore_format::properties::{KEYS, TAGS};
-use mqstore_format::{BatchItem, Properties};
+use mqstore::format::properties::{KEYS, TAGS};
+use mqstore::format::{BatchItem, Properties};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

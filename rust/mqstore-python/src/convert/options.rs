@@ -2,11 +2,11 @@
 
 use std::str::FromStr;
 
-use mqstore_base::body_compression::BodyCompression;
-use mqstore_base::options::{
+use mqstore::body_compression::BodyCompression;
+use mqstore::format::{Compression, DelayLevels, Host};
+use mqstore::options::{
     DamagePolicy, DledgerEnd, Durability, OpenMode, RecoveryMode, RetentionPolicy, StoreOptions, Visibility,
 };
-use mqstore_format::{Compression, DelayLevels, Host};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};

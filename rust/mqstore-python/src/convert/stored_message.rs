@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use mqstore_base::message::{RecordBytes, StoredRecord};
-use mqstore_format::{RecordView, decode_batch};
+use mqstore::format::{RecordView, decode_batch};
+use mqstore::message::{RecordBytes, StoredRecord};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -6,12 +6,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mqstore_base::options::DamagePolicy;
-use mqstore_delivery::{
+use mqstore::delivery::{
     BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, OlderMessages, Queue,
     StartOffset,
 };
-use mqstore_engine::{GroupOffset, WorkCounts};
+use mqstore::options::DamagePolicy;
+use mqstore::store::{GroupOffset, WorkCounts};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -185,7 +185,7 @@ impl NativeConsumer {
             older: older.map(|object| Arc::new(PythonMessages { object }) as Arc<dyn OlderMessages>),
         };
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
-        let consumer = delivered(py, || shared.broker(core)?.consumer(group, &topics, options))?;
+        let consumer = delivered(py, || core.consumer(group, &topics, options))?;
         log_notes(py, consumer.take_notes())?;
         let consumer = ForkGuarded::new(Arc::clone(&shared), consumer);
         Ok(Self { consumer, shared, _owner: store.clone().unbind(), on_damage })

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_delivery::{
+use mqstore::delivery::{
     CheckAnswer, CheckOptions, NewHalfMessage, PendingTransaction, Transaction, Transactions,
 };
-use mqstore_format::Host;
-use mqstore_format::topic::HALF_TOPIC;
+use mqstore::format::Host;
+use mqstore::format::topic::HALF_TOPIC;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -20,7 +20,7 @@ use crate::convert::append_input::MessageParts;
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{count, duration, text};
 use crate::error::log_notes;
-use crate::runtime::{ForkGuarded, SharedStore, delivered};
+use crate::runtime::{ForkGuarded, SharedStore, delivered, log_transactions};
 use crate::store::NativeStore;
 
 /// Pause of the check thread after an error of the store.
@@ -57,7 +57,7 @@ impl NativeTransaction {
     #[pyo3(signature = (store, group, durable))]
     fn new(store: &Bound<'_, NativeStore>, group: &str, durable: bool) -> PyResult<Self> {
         let (core, shared) = (store.get().core()?, store.get().shared());
-        let begun = delivered(store.py(), || shared.broker(core)?.transactions()?.begin(group))?;
+        let begun = delivered(store.py(), || core.transactions()?.begin(group))?;
         Ok(Self {
             transaction: ForkGuarded::new(shared, begun),
             owner: store.clone().unbind(),
@@ -83,7 +83,7 @@ impl NativeTransaction {
     /// The outcome: `"committed"` or `"rolled back"`; None while the transaction is open.
     #[getter]
     fn outcome(&self) -> PyResult<Option<&'static str>> {
-        Ok(self.transaction()?.outcome().map(mqstore_delivery::TransactionOutcome::name))
+        Ok(self.transaction()?.outcome().map(mqstore::delivery::TransactionOutcome::name))
     }
 
     /// The positions of the messages, in the order of the appends; empty until the commit.
@@ -226,7 +226,7 @@ impl NativeChecks {
     #[new]
     fn new(store: &Bound<'_, NativeStore>) -> PyResult<Self> {
         let (core, shared) = (store.get().core()?, store.get().shared());
-        let transactions = delivered(store.py(), || shared.broker(core)?.transactions())?;
+        let transactions = delivered(store.py(), || core.transactions())?;
         Ok(Self { transactions: ForkGuarded::new(Arc::clone(&shared), transactions), shared })
     }
 
@@ -304,17 +304,17 @@ fn row(transactions: &Transactions, pending: PendingTransaction) -> PendingRow {
 /// Returns the pending transactions, oldest first; `Store.pending_transactions`.
 #[pyfunction]
 pub(crate) fn pending_transactions(store: &Bound<'_, NativeStore>) -> PyResult<Vec<PendingRow>> {
-    let (py, core, shared) = (store.py(), store.get().core()?, store.get().shared());
+    let (py, core) = (store.py(), store.get().core()?);
     let rows = delivered(py, || {
         // A reader gets an error here.
         core.meta()?;
         if core.queue_ids(HALF_TOPIC)?.is_empty() {
             return Ok(Vec::new());
         }
-        let transactions = shared.broker(core)?.transactions()?;
+        let transactions = core.transactions()?;
         Ok(transactions.pending().into_iter().map(|pending| row(&transactions, pending)).collect())
     })?;
-    shared.log_transactions(py, core)?;
+    log_transactions(py, core)?;
     Ok(rows)
 }
 

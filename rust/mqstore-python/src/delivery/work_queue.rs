@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_base::body_compression::BodyCompression;
-use mqstore_base::message::Appended;
-use mqstore_base::options::DamagePolicy;
-use mqstore_delivery::{BrokerError, LeasedMessage as Leased, NewWork, WorkQueue, WorkQueueOptions};
-use mqstore_format::Host;
-use mqstore_io::Clock as _;
+use mqstore::body_compression::BodyCompression;
+use mqstore::delivery::{BrokerError, LeasedMessage as Leased, NewWork, WorkQueue, WorkQueueOptions};
+use mqstore::format::Host;
+use mqstore::io::Clock as _;
+use mqstore::message::Appended;
+use mqstore::options::DamagePolicy;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -200,7 +200,7 @@ impl NativeWorkQueue {
             ..WorkQueueOptions::default()
         };
         let queue = delivered(py, || {
-            let broker = shared.broker(core)?;
+            let broker = core.broker()?;
             match group {
                 Some(group) => broker.work_queue(name, group, options),
                 None => broker.work_queue(name, &broker.default_group(name)?, options),
@@ -576,7 +576,7 @@ impl NativeWorkQueue {
     fn _leases(&self, py: Python<'_>) -> PyResult<Vec<LeaseRow>> {
         let queue = self.queue()?;
         let leases = delivered(py, || queue.leases())?;
-        let row = |lease: mqstore_delivery::LeaseInfo| {
+        let row = |lease: mqstore::delivery::LeaseInfo| {
             (
                 lease.topic.to_string(),
                 lease.queue_id,

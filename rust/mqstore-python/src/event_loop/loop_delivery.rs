@@ -1,14 +1,14 @@
 //! Consumers and work queues for the event loop of a thread.
 //!
 //! An attempt never blocks. It returns its result, a `LoopWait` for the next attempt, or None: then a thread must call
-//! `prepare`. See `mqstore_delivery::TryResult`. `mqstore.aio` decides how tasks wait and take turns.
+//! `prepare`. See `mqstore::delivery::TryResult`. `mqstore.aio` decides how tasks wait and take turns.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mqstore_base::body_compression::BodyCompression;
-use mqstore_delivery::{BrokerError, NewWork, TryPut, TryResult, Waker};
-use mqstore_engine::{AppendRequest, OwnedMessage};
+use mqstore::append::{AppendRequest, OwnedMessage};
+use mqstore::body_compression::BodyCompression;
+use mqstore::delivery::{BrokerError, NewWork, TryPut, TryResult, Waker};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -347,9 +347,9 @@ fn is_held(message: &Bound<'_, LeasedMessage>) -> PyResult<bool> {
 /// Returns once every change of the groups made so far is on the disk.
 #[pyfunction]
 fn sync_groups(store: &Bound<'_, NativeStore>) -> PyResult<()> {
-    let (core, shared) = (store.get().core()?, store.get().shared());
+    let core = store.get().core()?;
     delivered(store.py(), || {
-        let broker = shared.broker(core)?;
+        let broker = core.broker()?;
         let meta = broker.meta();
         Ok::<_, BrokerError>(meta.sync(meta.place())?)
     })

@@ -9,12 +9,12 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mqstore_base::body_compression::BodyCompression;
-use mqstore_base::error::StoreError;
-use mqstore_base::message::Appended;
-use mqstore_engine::{AppendQueue, AppendRequest, OwnedMessage};
-use mqstore_format::Host;
-use mqstore_io::WakeDescriptor;
+use mqstore::append::{AppendQueue, AppendRequest, OwnedMessage};
+use mqstore::body_compression::BodyCompression;
+use mqstore::error::StoreError;
+use mqstore::format::Host;
+use mqstore::io::WakeDescriptor;
+use mqstore::message::Appended;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;

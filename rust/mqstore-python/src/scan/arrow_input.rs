@@ -4,7 +4,7 @@
 
 #![expect(clippy::host_endian_bytes, reason = "Arrow's buffers are in the byte order of the machine")]
 
-use mqstore_base::error::StoreError;
+use mqstore::error::StoreError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 

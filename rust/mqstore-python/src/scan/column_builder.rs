@@ -10,8 +10,8 @@ use arrow_array::{
 };
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
-use mqstore_engine::{ScanRow, ScanSink};
-use mqstore_format::{Host, push_offset_message_id};
+use mqstore::format::{Host, push_offset_message_id};
+use mqstore::read::{ScanRow, ScanSink};
 use serde::de::IgnoredAny;
 
 use super::buffer_pool::BufferPool;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use mqstore_delivery::{ExportDecision, ExportSelection, Omission, OmissionCounts};
-use mqstore_engine::{MakeSink, ScanRow, ScanSink};
-use mqstore_format::delays::pending::DELIVER_AT;
-use mqstore_format::{Properties, RecordView, push_property};
+use mqstore::delivery::{ExportDecision, ExportSelection, Omission, OmissionCounts};
+use mqstore::format::delays::pending::DELIVER_AT;
+use mqstore::format::{Properties, RecordView, push_property};
+use mqstore::read::{MakeSink, ScanRow, ScanSink};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -20,7 +20,7 @@ use crate::store::folder::StoreFolder;
 /// The rules of one export: which records it contains, as of one log offset.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct ExportRules {
-    pub(super) core: Arc<mqstore_delivery::ExportRules>,
+    pub(super) core: Arc<mqstore::delivery::ExportRules>,
 }
 
 fn selection(topics: Option<Vec<String>>, keep_waiting: bool) -> ExportSelection {
@@ -40,7 +40,7 @@ impl ExportRules {
         let folder = StoreFolder::of(path)?;
         let rules = detached(py, || {
             folder
-                .read_log(|store| mqstore_delivery::ExportRules::of(&store, selection(topics, keep_waiting)))
+                .read_log(|store| mqstore::delivery::ExportRules::of(&store, selection(topics, keep_waiting)))
         })?;
         Ok(Self { core: Arc::new(rules) })
     }
@@ -48,7 +48,7 @@ impl ExportRules {
     /// Restores rules from the result of `encode`; None if it is not complete.
     #[staticmethod]
     fn decode(encoded: &[u8], topics: Option<Vec<String>>, keep_waiting: bool) -> Option<Self> {
-        let rules = mqstore_delivery::ExportRules::decode(encoded, selection(topics, keep_waiting))?;
+        let rules = mqstore::delivery::ExportRules::decode(encoded, selection(topics, keep_waiting))?;
         Some(Self { core: Arc::new(rules) })
     }
 
@@ -93,13 +93,13 @@ pub(super) fn counts_by_name(counts: &OmissionCounts) -> LeftOut {
 
 /// A sink that gets only the rows of an export, in their form.
 pub(super) struct ExportSink<S> {
-    rules: Arc<mqstore_delivery::ExportRules>,
+    rules: Arc<mqstore::delivery::ExportRules>,
     inner: S,
     left_out: OmissionCounts,
 }
 
 impl<S: ScanSink> ExportSink<S> {
-    pub(super) fn new(rules: &Arc<mqstore_delivery::ExportRules>, inner: S) -> Self {
+    pub(super) fn new(rules: &Arc<mqstore::delivery::ExportRules>, inner: S) -> Self {
         Self { rules: Arc::clone(rules), inner, left_out: OmissionCounts::default() }
     }
 }

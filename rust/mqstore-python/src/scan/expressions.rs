@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use mqstore_base::error::StoreError;
-use mqstore_engine::{ScanRow, ScanSink};
-use mqstore_format::{CrcCheck, Host, RecordView, index_key_hash, offset_message_id, tags_code};
+use mqstore::error::StoreError;
+use mqstore::format::{CrcCheck, Host, RecordView, index_key_hash, offset_message_id, tags_code};
+use mqstore::read::{ScanRow, ScanSink};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 

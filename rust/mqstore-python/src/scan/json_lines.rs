@@ -6,8 +6,8 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use mqstore_engine::{ScanRow, ScanSink};
-use mqstore_format::push_offset_message_id;
+use mqstore::format::push_offset_message_id;
+use mqstore::read::{ScanRow, ScanSink};
 
 use super::text_columns::each_once;
 use crate::arrow::schema::{Column, Layout};

@@ -1,8 +1,8 @@
 //! Converts Python's request dict of a scan for the core.
 
-use mqstore_base::error::StoreError;
-use mqstore_base::options::DamagePolicy;
-use mqstore_engine::{ScanPlan, ScanRange, ScanRequest};
+use mqstore::error::StoreError;
+use mqstore::options::DamagePolicy;
+use mqstore::read::{ScanPlan, ScanRange, ScanRequest};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use regex::bytes::Regex;

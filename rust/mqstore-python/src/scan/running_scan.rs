@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mqstore_base::error::StoreError;
-use mqstore_engine::{MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanRequest, ScanSink, Store};
+use mqstore::Store;
+use mqstore::error::StoreError;
+use mqstore::read::{MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanRequest, ScanSink};
 use pyo3::prelude::*;
 
 use crate::runtime::{

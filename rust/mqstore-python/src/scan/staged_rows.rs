@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use mqstore_base::body_compression::{BodyCompression, CompressedBody};
-use mqstore_base::error::StoreError;
-use mqstore_base::message::NewMessage;
-use mqstore_base::options::StoreOptions;
-use mqstore_engine::{StagedBlock, staged_messages};
-use mqstore_format::record::MAX_PROPERTIES_BYTES;
-use mqstore_format::{MadeKey, UniqueKeyGenerator};
-use mqstore_io::Clock;
+use mqstore::append::{StagedBlock, staged_messages};
+use mqstore::body_compression::{BodyCompression, CompressedBody};
+use mqstore::error::StoreError;
+use mqstore::format::record::MAX_PROPERTIES_BYTES;
+use mqstore::format::{MadeKey, UniqueKeyGenerator};
+use mqstore::io::Clock;
+use mqstore::message::NewMessage;
+use mqstore::options::StoreOptions;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, BinaryArray, ListArray, MapArray, StringArray, StructArray};
 use arrow_buffer::{Buffer, NullBuffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 use arrow_schema::ArrowError;
-use mqstore_format::Properties;
-use mqstore_format::properties::{KEYS, TAGS, UNIQ_KEY};
+use mqstore::format::Properties;
+use mqstore::format::properties::{KEYS, TAGS, UNIQ_KEY};
 
 use super::buffer_pool::BufferPool;
 use crate::arrow::schema::{entries_field, entry_fields, key_field};

@@ -6,22 +6,22 @@ use std::ops::Range;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mqstore_base::body_compression::{BodyCompression, CompressedBody};
-use mqstore_base::error::StoreError;
-use mqstore_base::message::{Appended, NewMessage, StoredRecord};
-use mqstore_base::options::StoreOptions;
-use mqstore_delivery::{Broker, BrokerError, Due, ExportDecision, LATEST_DUE_MS, Omission, OmissionCounts};
-use mqstore_engine::{
-    LogCursor, MakeSink, MessageOrigin, Passed, ScanRequest, ScanRow, ScanSink, Store, check_copy,
-};
-use mqstore_format::delays::pending::{DELIVER_AT, is_system_topic};
-use mqstore_format::delays::timer::TIMER_TOPIC;
-use mqstore_format::properties::{
+use mqstore::Store;
+use mqstore::append::{MessageOrigin, check_copy};
+use mqstore::body_compression::{BodyCompression, CompressedBody};
+use mqstore::delivery::{BrokerError, Due, ExportDecision, LATEST_DUE_MS, Omission, OmissionCounts};
+use mqstore::error::StoreError;
+use mqstore::format::delays::pending::{DELIVER_AT, is_system_topic};
+use mqstore::format::delays::timer::TIMER_TOPIC;
+use mqstore::format::properties::{
     INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TIMER_ORIGIN_OFFSET,
 };
-use mqstore_format::{
+use mqstore::format::{
     Host, PropertiesBuilder, RecordView, SysFlag, offset_message_id, validate_topic, without_property,
 };
+use mqstore::message::{Appended, NewMessage, StoredRecord};
+use mqstore::options::StoreOptions;
+use mqstore::read::{LogCursor, MakeSink, Passed, ScanRequest, ScanRow, ScanSink};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -131,7 +131,7 @@ impl ScanSink for RawRecords {
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct CopyStream {
     pass: ScanHandle<RawRecords>,
-    rules: Arc<mqstore_delivery::ExportRules>,
+    rules: Arc<mqstore::delivery::ExportRules>,
     target: Arc<SharedStore>,
     host: Host,
     state: Mutex<CopyState>,
@@ -258,9 +258,10 @@ impl CopyStream {
     fn copy<'py>(&self, py: Python<'py>, rows: &RawRecords) -> PyResult<CopiedTuple<'py>> {
         let (source, target) = (self.pass.store()?, self.target.store()?);
         let copied = delivered(py, || {
-            let target = self.target.broker(target)?;
+            // A store that is open for reading ends here.
+            target.broker()?;
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.copy(source, &target, (self.host, &self.rules), rows)
+            state.copy(source, target, (self.host, &self.rules), rows)
         })?;
         let CopiedRecords { mapping, messages, renumbered, left_out } = copied;
         Ok((PyBytes::new(py, &mapping), messages, renumbered, counts_by_name(&left_out)))
@@ -322,7 +323,7 @@ impl<'a> RecordCopy<'a> {
     fn of(
         record: RecordView<'a>,
         offset: u64,
-        rules: &mqstore_delivery::ExportRules,
+        rules: &mqstore::delivery::ExportRules,
         left_out: &mut OmissionCounts,
     ) -> Option<Self> {
         let (record, mut properties, due) = match rules.decide(&record, offset) {
@@ -399,8 +400,8 @@ impl CopyState {
     fn copy(
         &mut self,
         source: &Store,
-        target: &Broker,
-        (host, rules): (Host, &mqstore_delivery::ExportRules),
+        target: &Store,
+        (host, rules): (Host, &mqstore::delivery::ExportRules),
         rows: &RawRecords,
     ) -> Result<CopiedRecords, BrokerError> {
         let mut copies = Vec::with_capacity(rows.ends.len());
@@ -467,13 +468,12 @@ impl CopyState {
     fn append(
         &mut self,
         source: &Store,
-        broker: &Broker,
+        target: &Store,
         copies: &[RecordCopy<'_>],
     ) -> Result<Vec<Appended>, BrokerError> {
         if copies.is_empty() {
             return Ok(Vec::new());
         }
-        let target = broker.store();
         let wanted = copies.iter().map(|copy| {
             let RecordView { topic, queue_id, sys_flag, .. } = copy.record;
             (topic, queue_id, sys_flag.inner_batch() || source.has_batch_queues(topic))
@@ -483,7 +483,7 @@ impl CopyState {
         let origins: Vec<MessageOrigin> = copies.iter().map(RecordCopy::origin).collect();
         let mut appended = Vec::with_capacity(copies.len());
         if self.part != CopyPart::Delivered {
-            append_in_order(broker, &messages, &origins, &mut appended)?;
+            append_in_order(target, &messages, &origins, &mut appended)?;
             return Ok(appended);
         }
         let mut start = 0;
@@ -496,7 +496,7 @@ impl CopyState {
             let mut next = queues.get(&queue_id).copied();
             if next.is_none_or(|next| next < queue_offset) {
                 // The copies before this one come first, because the queue then passes over offsets.
-                append_range(broker, &messages, &origins, start..index, &mut appended)?;
+                append_range(target, &messages, &origins, start..index, &mut appended)?;
                 start = index;
                 next = Some(target.system_appends().advance_queue(topic, queue_id, queue_offset)?);
             }
@@ -507,32 +507,32 @@ impl CopyState {
                 None => queues.remove(&queue_id),
             };
         }
-        append_range(broker, &messages, &origins, start..copies.len(), &mut appended)?;
+        append_range(target, &messages, &origins, start..copies.len(), &mut appended)?;
         Ok(appended)
     }
 }
 
 /// Appends a range of messages with [`append_in_order`].
 fn append_range(
-    broker: &Broker,
+    target: &Store,
     messages: &[(NewMessage<'_>, Due)],
     origins: &[MessageOrigin],
     range: Range<usize>,
     appended: &mut Vec<Appended>,
 ) -> Result<(), BrokerError> {
     let messages = messages.get(range.clone()).unwrap_or_default();
-    append_in_order(broker, messages, origins.get(range).unwrap_or_default(), appended)
+    append_in_order(target, messages, origins.get(range).unwrap_or_default(), appended)
 }
 
 /// Appends messages from elsewhere in order: those for plain queues together, those for batch queues one by one. After an
 /// error, `appended` has the results of the messages before it.
 fn append_in_order(
-    broker: &Broker,
+    target: &Store,
     mut messages: &[(NewMessage<'_>, Due)],
     mut origins: &[MessageOrigin],
     appended: &mut Vec<Appended>,
 ) -> Result<(), BrokerError> {
-    let target = broker.store();
+    let broker = target.broker()?;
     let is_batched = |((message, _), origin): (&(NewMessage<'_>, Due), &MessageOrigin)| {
         origin.sys_flag.inner_batch() || target.has_batch_queues(message.topic)
     };
@@ -659,8 +659,7 @@ pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<TransferRow
         });
         make_queues(&mut HashMap::new(), store, wanted)?;
         let mut appended = Vec::with_capacity(messages.len());
-        let broker = shared.broker(store)?;
-        match append_in_order(&broker, &messages, &origins, &mut appended) {
+        match append_in_order(store, &messages, &origins, &mut appended) {
             Err(error) if appended.is_empty() => Err(error),
             _ => Ok(appended.len()),
         }

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_base::progress::Progress;
-use mqstore_base::work_times::Work;
-use mqstore_engine::{AppendTrace, CauseTotal, SlowStep, TraceRequest, trace_copies};
-use mqstore_io::{Clock, OsVfs, SystemClock};
+use mqstore::append::{AppendTrace, CauseTotal, SlowStep, TraceRequest, Work, trace_copies};
+use mqstore::io::{Clock, OsVfs, SystemClock};
+use mqstore::store::Progress;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 

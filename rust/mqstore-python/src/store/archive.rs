@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_base::store_files::StoreFiles;
-use mqstore_engine::{ArchiveState, OlderTopics, SealedSegment};
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{OsVfs, SystemClock};
+use mqstore::store::{ArchiveState, OlderTopics, SealedSegment};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 

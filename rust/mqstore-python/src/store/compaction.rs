@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mqstore_base::error::StoreError;
-use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{
+use mqstore::Store;
+use mqstore::compaction::{
     CompactedQueue, CompactionOptions, DistributedJob, EncodedStep, JobControl, Strategy, WeightedStep,
-    WorkerInfo, compact, published_report,
+    WorkerInfo, compact, published_report, restore_compaction,
 };
-use mqstore_engine::{Store, restore_compaction};
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore::error::StoreError;
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -245,7 +245,7 @@ pub(crate) fn drive<T: Send + 'static>(
         work(&shared)
     };
     let thread = detached(py, || {
-        mqstore_io::sync::spawn("mq-job", run)
+        mqstore::io::sync::spawn("mq-job", run)
             .map_err(|error| StoreError::io(path, "starting a thread", error))
     })?;
     let mut raised = None;

@@ -1,10 +1,10 @@
 //! Delayed messages: the time arguments of `append`, and the functions that change waiting messages.
 
-use mqstore_base::message::NewMessage;
-use mqstore_base::options::OpenMode;
-use mqstore_delivery::{Accepted, DelayCounts, Due};
-use mqstore_engine::Store;
-use mqstore_io::Clock;
+use mqstore::Store;
+use mqstore::delivery::{Accepted, DelayCounts, Due};
+use mqstore::io::Clock;
+use mqstore::message::NewMessage;
+use mqstore::options::OpenMode;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyString};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{duration, number, time};
 use crate::error::log_notes;
-use crate::runtime::{SharedStore, delivered, detached};
+use crate::runtime::{delivered, detached, log_transactions};
 use crate::store::NativeStore;
 
 /// The arguments of `append` that give the time of delivery.
@@ -46,13 +46,12 @@ impl DeliveryTime<'_, '_> {
 /// Appends a message for later delivery.
 pub(crate) fn append(
     topic: &Bound<'_, PyString>,
-    shared: &SharedStore,
     store: &NativeStore,
     message: NewMessage<'_>,
     due: Due,
 ) -> PyResult<AppendResult> {
     let (py, core) = (topic.py(), store.core()?);
-    let mut accepted = delivered(py, || shared.broker(core)?.append_later(&[(message, due)]))?;
+    let mut accepted = delivered(py, || core.append_later(&[(message, due)]))?;
     let accepted = accepted.pop().ok_or_else(|| PyTypeError::new_err("the append returned no result"))?;
     Ok(result(topic, store, accepted))
 }
@@ -68,19 +67,19 @@ fn result(topic: &Bound<'_, PyString>, store: &NativeStore, accepted: Accepted) 
 }
 
 /// Starts the broker of a store that is open for writing. The core decides what it delivers.
-pub(crate) fn begin(py: Python<'_>, shared: &SharedStore, store: &Store) -> PyResult<()> {
+pub(crate) fn begin(py: Python<'_>, store: &Store) -> PyResult<()> {
     if store.mode() == OpenMode::Read {
         return Ok(());
     }
-    delivered(py, || shared.broker(store))?;
-    shared.log_transactions(py, store)
+    delivered(py, || store.broker())?;
+    log_transactions(py, store)
 }
 
 /// Cancels a delayed message; `Store.cancel`.
 #[pyfunction]
 pub(crate) fn cancel_delayed(store: &Bound<'_, NativeStore>, id: &str) -> PyResult<bool> {
-    let (core, shared) = (store.get().core()?, store.get().shared());
-    delivered(store.py(), || shared.broker(core)?.cancel(id))
+    let core = store.get().core()?;
+    delivered(store.py(), || core.broker()?.cancel(id))
 }
 
 /// Moves a delayed message to another time; `Store.reschedule`.
@@ -92,12 +91,12 @@ pub(crate) fn reschedule_delayed(
     delay: Option<&Bound<'_, PyAny>>,
     deliver_at: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<AppendResult>> {
-    let (py, core, shared) = (store.py(), store.get().core()?, store.get().shared());
+    let (py, core) = (store.py(), store.get().core()?);
     let when = DeliveryTime { delay, deliver_at, level: None };
     let Some(Due::At(due_ms)) = when.due(&**core.clock())? else {
         return Err(PyTypeError::new_err("give delay or deliver_at"));
     };
-    let moved = delivered(py, || shared.broker(core)?.reschedule(id, due_ms))?;
+    let moved = delivered(py, || core.broker()?.reschedule(id, due_ms))?;
     // A message that is due is already in its own topic.
     let Some(accepted) = moved else { return Ok(None) };
     let topic = if let Some(topic) = accepted.waits_in {
@@ -113,12 +112,12 @@ pub(crate) fn reschedule_delayed(
 /// Returns the counts of delayed messages; `Store.delays`.
 #[pyfunction]
 pub(crate) fn delay_counts<'py>(store: &Bound<'py, NativeStore>) -> PyResult<Bound<'py, PyDict>> {
-    let (py, core, shared) = (store.py(), store.get().core()?, store.get().shared());
+    let (py, core) = (store.py(), store.get().core()?);
     let counts = if core.mode() == OpenMode::Read {
         detached(py, || DelayCounts::of_reader(core))?
     } else {
         let (counts, notes) = delivered(py, || {
-            let broker = shared.broker(core)?;
+            let broker = core.broker()?;
             Ok((broker.delay_counts()?, broker.take_delay_notes()))
         })?;
         log_notes(py, notes)?;

@@ -5,15 +5,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_base::error::StoreError;
-use mqstore_base::options::StoreOptions;
-use mqstore_base::progress::Progress;
-use mqstore_base::store_files::StoreFiles;
-use mqstore_delivery::{PendingDeliveries, first_unfinished};
-use mqstore_engine::{Stats, Store};
-use mqstore_inspect::{LostRange, Problem, RaftInfo, RepairTarget, TieredInfo};
-use mqstore_io::{OsVfs, SystemClock};
-use mqstore_log::recovery::RebuildReport;
+use mqstore::Store;
+use mqstore::delivery::{PendingDeliveries, first_unfinished};
+use mqstore::error::StoreError;
+use mqstore::inspect::{LostRange, Problem, RaftInfo, RepairTarget, StoreFiles, TieredInfo};
+use mqstore::io::{OsVfs, SystemClock};
+use mqstore::options::StoreOptions;
+use mqstore::store::{Progress, RebuildReport, Stats};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
@@ -37,7 +35,7 @@ pub(crate) fn rebuild<'py>(
     let options = options::from_dict(options)?;
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
     let report =
-        watched(py, progress.as_ref(), |watch| mqstore_inspect::rebuild(&files, &options, dry_run, watch))?;
+        watched(py, progress.as_ref(), |watch| mqstore::inspect::rebuild(&files, &options, dry_run, watch))?;
     rebuild_dict(py, &report)
 }
 
@@ -79,7 +77,7 @@ pub(crate) fn repair<'py>(
             Some(output) => RepairTarget::Output(output),
             None => RepairTarget::InPlace,
         };
-        mqstore_inspect::repair(&files, &options, target, watch)
+        mqstore::inspect::repair(&files, &options, target, watch)
     })?;
     let found = PyDict::new(py);
     found.set_item("changed", report.changed)?;
@@ -116,7 +114,7 @@ pub(crate) fn copy_store(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<()> {
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
-    watched(py, progress.as_ref(), |watch| mqstore_inspect::copy_store(&files, &output, watch))
+    watched(py, progress.as_ref(), |watch| mqstore::inspect::copy_store(&files, &output, watch))
 }
 
 /// Copies an open store consistently.
@@ -126,7 +124,7 @@ pub(crate) fn snapshot_store<'py>(
     output: &std::path::Path,
     progress: Option<&Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let report = watched(py, progress, |watch| mqstore_inspect::snapshot(store, output, watch))?;
+    let report = watched(py, progress, |watch| mqstore::inspect::snapshot(store, output, watch))?;
     let found = PyDict::new(py);
     found.set_item("log_min_offset", report.log_min_offset)?;
     found.set_item("log_max_offset", report.log_max_offset)?;
@@ -140,7 +138,7 @@ pub(crate) fn snapshot_store<'py>(
 #[pyfunction]
 pub(crate) fn writer_pid(py: Python<'_>, path: PathBuf) -> Option<i32> {
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
-    py.detach(|| mqstore_base::live_page::writer_pid(&files))
+    py.detach(|| mqstore::inspect::writer_pid(&files))
 }
 
 /// Returns a summary of the store at `path`.
@@ -151,7 +149,7 @@ pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<B
         folder.read(|vfs| {
             let (clock, path, options) =
                 (Arc::new(SystemClock::new()), folder.path(), StoreOptions::default());
-            mqstore_inspect::info_with(vfs, clock, path, &options, |store| {
+            mqstore::inspect::info_with(vfs, clock, path, &options, |store| {
                 store.find_deliveries_with(first_unfinished);
                 (PendingDeliveries::of(store), store.retention().segment_holders())
             })

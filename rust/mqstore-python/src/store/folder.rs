@@ -7,14 +7,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::options::{DledgerEnd, StoreOptions};
-use mqstore_base::store_files::StoreFiles;
-use mqstore_engine::Store;
-use mqstore_io::{
+use mqstore::Store;
+use mqstore::error::{IoContext, StoreError};
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{
     OsVfs, PendingRange, RangeBytes, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource,
     RemoteVfs, SystemClock, Vfs,
 };
+use mqstore::options::{DledgerEnd, StoreOptions};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -137,15 +137,14 @@ impl StoreFolder {
         self.read(|vfs| call(&StoreFiles::new(vfs, Arc::new(SystemClock::new()), &self.path)))
     }
 
-    /// Like [`Self::read`], with the store open for its log; see [`Store::open_log`].
+    /// Like [`Self::read`], with the store open for its log; see `StoreBuilder::open_log`.
     pub(crate) fn read_log<T>(
         &self,
         call: impl FnOnce(Store) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         self.read(|vfs| {
-            let clock = Arc::new(SystemClock::new());
             let options = StoreOptions { dledger_end: self.dledger_end, ..StoreOptions::default() };
-            call(Store::open_log(vfs, clock, &self.path, &options)?)
+            call(Store::builder(&self.path).vfs(vfs).options(options).open_log()?)
         })
     }
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use mqstore_base::error::StoreError;
-use mqstore_base::message::{MessageFilter, StoredRecord};
-use mqstore_base::options::DamagePolicy;
-use mqstore_engine::{
-    FloorWatch, FollowStep, LogCursor, LookupCursor, MergedCursor, QueueCursor, RecordBatch, Store,
-    TopicFollower,
+use mqstore::Store;
+use mqstore::error::StoreError;
+use mqstore::io::Clock;
+use mqstore::message::{MessageFilter, StoredRecord};
+use mqstore::options::DamagePolicy;
+use mqstore::read::{
+    FloorWatch, FollowStep, LogCursor, LookupCursor, MergedCursor, QueueCursor, RecordBatch, TopicFollower,
 };
-use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use mqstore_base::error::StoreError;
-use mqstore_base::message::StoredRecord;
-use mqstore_delivery::OlderMessages;
-use mqstore_engine::{OlderFloor, OlderLimits, OlderTopics};
+use mqstore::delivery::OlderMessages;
+use mqstore::error::StoreError;
+use mqstore::message::StoredRecord;
+use mqstore::store::{OlderFloor, OlderLimits, OlderTopics};
 use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 

@@ -1,9 +1,9 @@
 //! Delayed messages and pending transactions, and the fields of their records.
 
-use mqstore_delivery::{DueCounts, PendingDeliveries, PendingGroup};
-use mqstore_format::DelayLevels;
-use mqstore_format::delays::pending::{LevelRecord, TimerRecord, TimerTurn, WaitingRecord};
-use mqstore_format::transaction::{Decision, HalfRecord, OpRecord};
+use mqstore::delivery::{DueCounts, PendingDeliveries, PendingGroup};
+use mqstore::format::DelayLevels;
+use mqstore::format::delays::pending::{LevelRecord, TimerRecord, TimerTurn, WaitingRecord};
+use mqstore::format::transaction::{Decision, HalfRecord, OpRecord};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

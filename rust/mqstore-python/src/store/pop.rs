@@ -1,7 +1,7 @@
 //! The pop state of a broker, and the fields of its records.
 
-use mqstore_engine::PoppedQueue;
-use mqstore_format::json::{PopCheckpoint, PopRecord};
+use mqstore::format::json::{PopCheckpoint, PopRecord};
+use mqstore::read::PoppedQueue;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

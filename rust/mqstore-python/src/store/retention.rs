@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_base::topic_floors::TopicRetention;
-use mqstore_compaction::JobControl;
-use mqstore_engine::{ReclaimReport, ReclaimRequest};
+use mqstore::compaction::JobControl;
+use mqstore::store::{ReclaimReport, ReclaimRequest, TopicRetention};
 use pyo3::prelude::*;
 
 use crate::runtime::{about_topic, detached, interruptible, reading};

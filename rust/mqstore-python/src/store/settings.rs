@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mqstore_base::error::StoreError;
-use mqstore_engine::{GroupOffsets, StoreSettings};
-use mqstore_format::FormatError;
-use mqstore_format::delays::pending::is_system_topic;
-use mqstore_format::json::{SubscriptionGroup, TopicConfig};
+use mqstore::error::StoreError;
+use mqstore::format::FormatError;
+use mqstore::format::delays::pending::is_system_topic;
+use mqstore::format::json::{SubscriptionGroup, TopicConfig};
+use mqstore::store::{GroupOffsets, StoreSettings};
 use pyo3::prelude::*;
 
 use crate::error::to_py;
@@ -49,7 +49,7 @@ fn export_settings(
     Ok((topics_found, groups))
 }
 
-/// Returns a file of `config/` as JSON text; see [`mqstore_engine::Inspection::config_json`].
+/// Returns a file of `config/` as JSON text; see [`mqstore::store::Inspection::config_json`].
 #[pyfunction]
 fn config_json(py: Python<'_>, store: PyRef<'_, NativeStore>, name: &str) -> PyResult<Option<String>> {
     let store = store.core()?;

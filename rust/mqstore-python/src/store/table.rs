@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mqstore_engine::{TableLoad as Load, TableRow, TableRows as ColumnSlices};
-use mqstore_io::Clock;
+use mqstore::io::Clock;
+use mqstore::read::{TableLoad as Load, TableRow, TableRows as ColumnSlices};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;

@@ -1,7 +1,7 @@
 //! Changes and removals of topics, and namespaces.
 
-use mqstore_engine::TopicChange;
-use mqstore_format::json::TopicConfig;
+use mqstore::format::json::TopicConfig;
+use mqstore::store::TopicChange;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 

@@ -5,15 +5,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_base::error::StoreError;
-use mqstore_base::options::StoreOptions;
-use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::Document;
-use mqstore_inspect::VerifyReport;
-use mqstore_inspect::distributed::{
+use mqstore::compaction::Document;
+use mqstore::error::StoreError;
+use mqstore::inspect::distributed::{
     CONFIRMATIONS, PlannedCut, StepAnswer, VerifyPlan, VerifyStep, assemble, log_bytes, plan, run_step,
 };
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore::inspect::{StoreFiles, VerifyReport};
+use mqstore::io::{OsVfs, SystemClock};
+use mqstore::options::StoreOptions;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -50,7 +49,7 @@ fn verify<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let folder = StoreFolder::of(path)?;
     let report = watched(py, progress.as_ref(), |watch| {
-        folder.read_files(|files| mqstore_inspect::verify(files, &StoreOptions::default(), watch))
+        folder.read_files(|files| mqstore::inspect::verify(files, &StoreOptions::default(), watch))
     })?;
     report_dict(py, &report)
 }

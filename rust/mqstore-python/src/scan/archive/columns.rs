@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
-use mqstore_engine::{ScanRow, ScanSink};
-use mqstore_format::{Host, RecordSpec, RecordView, crc32, patch_body_crc, validate_stored_topic};
+use mqstore::format::{Host, RecordSpec, RecordView, crc32, patch_body_crc, validate_stored_topic};
+use mqstore::read::{ScanRow, ScanSink};
 
 use super::super::buffer_pool::BufferPool;
 use super::super::text_columns::{BytesColumn, KeyListColumn, PropertyColumns, taken};

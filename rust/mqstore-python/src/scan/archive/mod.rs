@@ -12,8 +12,8 @@ mod segments;
 
 use std::sync::Arc;
 
-use mqstore_base::options::DamagePolicy;
-use mqstore_engine::{MakeSink, ScanPlan, ScanRequest};
+use mqstore::options::DamagePolicy;
+use mqstore::read::{MakeSink, ScanPlan, ScanRequest};
 use pyo3::prelude::*;
 
 use super::buffer_pool::BufferPool;

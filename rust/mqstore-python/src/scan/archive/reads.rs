@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use arrow_array::ffi_stream::RecordBatchStreamReader;
-use mqstore_base::error::StoreError;
-use mqstore_base::message::{RecordBytes, StoredRecord};
-use mqstore_base::topic_floors::FloorTable;
-use mqstore_engine::{RecordTest, ScanRequest, ScanRow, ScanSink};
-use mqstore_format::{CrcCheck, RecordView};
+use mqstore::error::StoreError;
+use mqstore::format::{CrcCheck, RecordView};
+use mqstore::message::{RecordBytes, StoredRecord};
+use mqstore::read::{RecordTest, ScanRequest, ScanRow, ScanSink};
+use mqstore::store::FloorTable;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

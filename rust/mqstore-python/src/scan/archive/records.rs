@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use arrow_array::ffi_stream::RecordBatchStreamReader;
 use arrow_array::{Array, RecordBatch};
-use mqstore_base::error::StoreError;
-use mqstore_format::{Host, RecordSpec, RecordView, SysFlag, crc32, patch_body_crc};
+use mqstore::error::StoreError;
+use mqstore::format::{Host, RecordSpec, RecordView, SysFlag, crc32, patch_body_crc};
 
 use crate::arrow::values::{BytesColumn, Numbers, integers, times_ms};
 

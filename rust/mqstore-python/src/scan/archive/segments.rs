@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::ffi_stream::RecordBatchStreamReader;
-use mqstore_base::error::StoreError;
-use mqstore_inspect::RestoredLog;
-use mqstore_io::OsVfs;
+use mqstore::error::StoreError;
+use mqstore::inspect::RestoredLog;
+use mqstore::io::OsVfs;
 use pyo3::prelude::*;
 
 use super::records::{ArchiveRows, wrong};

@@ -1,7 +1,7 @@
 //! Appends of one message, which can also go to light queues or wait for its delivery, and of many messages.
 
-use mqstore_base::message::NewMessage;
-use mqstore_engine::Store;
+use mqstore::Store;
+use mqstore::message::NewMessage;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -39,7 +39,7 @@ impl NativeStore {
             return Ok(AppendResult::from_core(topic, self.host, appended));
         }
         if let Some(due) = when.due(&**store.clock())? {
-            return delay::append(topic, &self.shared, self, message, due);
+            return delay::append(topic, self, message, due);
         }
         let appended = detached(py, || store.append(&message))?;
         Ok(AppendResult::from_core(topic, self.host, appended))

@@ -8,9 +8,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mqstore_base::options::DamagePolicy;
-use mqstore_delivery::message_of_id;
-use mqstore_engine::{Boundary, TopicRead};
+use mqstore::delivery::message_of_id;
+use mqstore::options::DamagePolicy;
+use mqstore::read::{Boundary, TopicRead};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -316,7 +316,7 @@ impl NativeStore {
     /// Makes every message durable and releases the directory. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.shared.store() {
-            Ok(store) => match detached(py, || self.shared.closing(|| store.close())) {
+            Ok(store) => match detached(py, || store.close()) {
                 // After an injected crash, the process reports no more errors.
                 Err(_) if self.shared.is_dead() => Ok(()),
                 outcome => outcome,

@@ -10,9 +10,9 @@ mod waits;
 
 use std::sync::Arc;
 
-use mqstore_base::body_compression::BodyCompression;
-use mqstore_engine::Store;
-use mqstore_format::Host;
+use mqstore::Store;
+use mqstore::body_compression::BodyCompression;
+use mqstore::format::Host;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 

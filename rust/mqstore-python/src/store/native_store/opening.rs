@@ -1,8 +1,8 @@
 //! The open of a store: a directory or a URL, the progress of its recovery, and the notes of the open.
 
-use mqstore_base::error::StoreError;
-use mqstore_base::options::OpenMode;
-use mqstore_engine::Store;
+use mqstore::Store;
+use mqstore::error::StoreError;
+use mqstore::options::OpenMode;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -40,20 +40,21 @@ impl NativeStore {
             let path = folder.path();
             folder.read(|remote| {
                 let vfs = if folder.is_remote() { remote } else { vfs };
-                Store::open_watched(vfs, clock, path, open_mode, &options, &mut |step| {
+                let mut watch = |step| {
                     tell_recovery(progress, step).map_err(|error| {
                         // Any error ends the open. The caller gets the one that Python raised.
                         raised = Some(error);
                         StoreError::Closed { path: path.to_path_buf() }
                     })
-                })
+                };
+                let builder = Store::builder(path).vfs(vfs).clock(clock).mode(open_mode);
+                builder.options(options).watcher(&mut watch).open_undelivered()
             })
         });
         if let Some(error) = raised {
             return Err(error);
         }
         let store = opened?;
-        store.find_deliveries_with(mqstore_delivery::first_unfinished);
         if store.mode() == OpenMode::Read {
             mode = "r";
         }
@@ -62,7 +63,7 @@ impl NativeStore {
         let store = Self { shared, path: name, place, mode, host, default_queues, compression };
         // The four frames are `open`, `opened`, `Store._open` and the constructor.
         store.shared.say_notes(py, 4)?;
-        delay::begin(py, &store.shared, store.core()?)?;
+        delay::begin(py, store.core()?)?;
         // The open of delayed messages may add notes.
         store.shared.say_notes(py, 4)?;
         Ok(store)

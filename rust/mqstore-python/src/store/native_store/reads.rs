@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_base::message::MessageFilter;
-use mqstore_base::options::DamagePolicy;
-use mqstore_engine::{ReadBound, Store, TopicFollower, TopicRead};
+use mqstore::Store;
+use mqstore::message::MessageFilter;
+use mqstore::options::DamagePolicy;
+use mqstore::read::{ReadBound, TopicFollower, TopicRead};
 use pyo3::prelude::*;
 
 use super::NativeStore;

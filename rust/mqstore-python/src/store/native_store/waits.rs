@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mqstore_engine::Store;
-use mqstore_io::Clock;
+use mqstore::Store;
+use mqstore::io::Clock;
 use pyo3::prelude::*;
 
 use super::NativeStore;

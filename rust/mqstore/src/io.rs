@@ -1,0 +1,10 @@
+//! The file system and the clock of a store: those of the machine, of an object store, of tests.
+
+#[cfg(feature = "sim")]
+pub use mqstore_io::sim;
+pub use mqstore_io::sync;
+pub use mqstore_io::{Access, Clock, FileKind, OsVfs, SystemClock, Vfs, VfsFile, WakeDescriptor};
+pub use mqstore_io::{FaultVfs, Faults, ManualClock, TestClock};
+pub use mqstore_io::{
+    PendingRange, RangeBytes, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs,
+};

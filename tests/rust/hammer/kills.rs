@@ -23,11 +23,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mqstore_base::options::{Durability, OpenMode};
-use mqstore_base::store_files::StoreFiles;
-use mqstore_engine::Store;
-use mqstore_inspect::verify;
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore::Store;
+use mqstore::inspect::{StoreFiles, verify};
+use mqstore::io::{OsVfs, SystemClock};
+use mqstore::options::{Durability, OpenMode};
 
 use super::{Chance, QUEUES, TOPIC, append, checked, open, options, soak};
 

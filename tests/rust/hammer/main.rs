@@ -16,13 +16,11 @@ mod kills;
 mod threads;
 
 use std::path::Path;
-use std::sync::Arc;
 
-use mqstore_base::error::StoreError;
-use mqstore_base::message::{NewMessage, encode_properties};
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
-use mqstore_engine::Store;
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore::Store;
+use mqstore::error::StoreError;
+use mqstore::message::{NewMessage, encode_properties};
+use mqstore::options::{Durability, OpenMode, StoreOptions};
 
 const TOPIC: &str = "t";
 const QUEUES: u32 = 3;
@@ -50,7 +48,7 @@ fn options(durability: Durability) -> StoreOptions {
 }
 
 fn open(home: &Path, mode: OpenMode, durability: Durability) -> Result<Store, StoreError> {
-    Store::open(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), home, mode, &options(durability))
+    Store::builder(home).mode(mode).options(options(durability)).open_undelivered()
 }
 
 /// The body of a thread's message: its two numbers, then bytes that follow from them.
@@ -83,7 +81,7 @@ fn append(
     thread: u64,
     numbers: std::ops::Range<u64>,
     durable: bool,
-) -> Result<Vec<mqstore_base::message::Appended>, StoreError> {
+) -> Result<Vec<mqstore::message::Appended>, StoreError> {
     let queue_id = i32::try_from(numbers.start % u64::from(QUEUES)).ok();
     let parts: Vec<_> = numbers
         .map(|number| {

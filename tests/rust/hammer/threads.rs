@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use mqstore_base::options::{Durability, OpenMode};
-use mqstore_engine::Store;
+use mqstore::Store;
+use mqstore::options::{Durability, OpenMode};
 
 use super::{Chance, QUEUES, TOPIC, append, checked, open, soak};
 

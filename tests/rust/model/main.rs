@@ -10,10 +10,9 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
-use mqstore_engine::Store;
-use mqstore_io::SimVfs;
-use mqstore_io::sim::SimOptions;
+use mqstore::Store;
+use mqstore::io::sim::{SimOptions, SimVfs};
+use mqstore::options::{Durability, OpenMode, StoreOptions};
 use mqstore_tests::{Remembered, Simulated, append, assert_holds, log_order};
 use proptest::collection::vec;
 use proptest::prelude::*;

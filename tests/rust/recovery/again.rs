@@ -1,8 +1,7 @@
 //! Recovers twice, and interrupts recovery.
 
-use mqstore_base::options::OpenMode;
-use mqstore_io::SimVfs;
-use mqstore_io::sim::OperationKind;
+use mqstore::io::sim::{OperationKind, SimVfs};
+use mqstore::options::OpenMode;
 use mqstore_tests::{Simulated, log_order};
 
 use crate::{SEGMENT, lasting, messages, options, put, same_files, segment, side, stopped, tree, written};
@@ -106,7 +105,7 @@ fn every_error_in_recovery_leaves_a_store_that_recovers() {
     let mut failures = 0;
     for nth in 1.. {
         let run = world.on(world.vfs.kill().unwrap());
-        run.vfs.inject(mqstore_io::sim::Fault::nth(nth));
+        run.vfs.inject(mqstore::io::sim::Fault::nth(nth));
         let outcome = run.open(OpenMode::ReadWrite);
         let fired = run.vfs.faults_fired() > 0;
         if let Err(error) = &outcome {

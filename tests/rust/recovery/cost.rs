@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use mqstore_base::options::OpenMode;
-use mqstore_io::sim::OperationKind;
-use mqstore_io::{SimVfs, Vfs};
+use mqstore::io::Vfs;
+use mqstore::io::sim::{OperationKind, SimVfs};
+use mqstore::options::OpenMode;
 use mqstore_tests::{Simulated, append};
 
 use crate::{ROOT, message, options, stopped, written};
@@ -22,7 +22,7 @@ fn read_bytes(vfs: &SimVfs, from: u64, folder: &str) -> u64 {
 
 /// A stopped store of about `segments` segments, with `tail` bytes after the mark.
 fn store_of(segments: u64, tail: u64, clean: bool) -> Simulated {
-    let options = mqstore_base::options::StoreOptions {
+    let options = mqstore::options::StoreOptions {
         segment_bytes: SEGMENT,
         queue_file_entries: 4096,
         index_slots: 100,
@@ -88,8 +88,7 @@ fn the_tail_is_read_in_proportion() {
 
 #[test]
 fn queues_that_are_missing_are_derived_in_one_walk() {
-    let options =
-        mqstore_base::options::StoreOptions { segment_bytes: SEGMENT, default_queues: 40, ..options() };
+    let options = mqstore::options::StoreOptions { segment_bytes: SEGMENT, default_queues: 40, ..options() };
     let (world, store) = written(options, 1, 1);
     store.create_topic("orders", 40, &[]).unwrap();
     for queue_id in (0..40).cycle().take(800) {

@@ -5,9 +5,10 @@
 
 use std::path::Path;
 
-use mqstore_base::error::StoreError;
-use mqstore_base::options::{OpenMode, StoreOptions};
-use mqstore_io::{Access, SimVfs, Vfs};
+use mqstore::error::StoreError;
+use mqstore::io::sim::SimVfs;
+use mqstore::io::{Access, Vfs};
+use mqstore::options::{OpenMode, StoreOptions};
 use mqstore_tests::{Simulated, assert_holds, log_order};
 
 use crate::{
@@ -529,7 +530,7 @@ fn an_error_while_reading_is_an_error_and_no_damage() {
     for nth in 1..30 {
         let run = crate::copy(&world);
         let log = segment(0);
-        let fault = mqstore_io::Fault::nth(nth).on(&[mqstore_io::sim::OperationKind::Read]);
+        let fault = mqstore::io::sim::Fault::nth(nth).on(&[mqstore::io::sim::OperationKind::Read]);
         run.vfs.inject(fault.under(log.parent().unwrap()));
         let outcome = run.open(OpenMode::ReadWrite);
         if run.vfs.faults_fired() == 0 {

@@ -4,8 +4,8 @@
 //! writing that succeeds has every message that the change did not hit, or it keeps the removed bytes in
 //! lost+found and reports this. An open that is refused changes nothing.
 
-use mqstore_base::error::StoreError;
-use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
+use mqstore::error::StoreError;
+use mqstore::options::{OpenMode, RecoveryMode, StoreOptions};
 use mqstore_tests::{Simulated, log_order};
 
 use crate::{

@@ -17,11 +17,11 @@ mod modes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mqstore_base::error::StoreError;
-use mqstore_base::options::{DamagePolicy, Durability, OpenMode, StoreOptions};
-use mqstore_engine::Store;
-use mqstore_io::sim::SimOptions;
-use mqstore_io::{Access, FileKind, SimVfs, Vfs};
+use mqstore::Store;
+use mqstore::error::StoreError;
+use mqstore::io::sim::{SimOptions, SimVfs};
+use mqstore::io::{Access, FileKind, Vfs};
+use mqstore::options::{DamagePolicy, Durability, OpenMode, StoreOptions};
 use mqstore_tests::{Remembered, Simulated, append, log_order};
 
 /// The path of the store of each [`Simulated`].

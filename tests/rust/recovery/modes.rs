@@ -1,8 +1,8 @@
 //! Recovery modes, reports of damage, and an interrupt by the user.
 
-use mqstore_base::error::StoreError;
-use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
-use mqstore_log::recovery::RecoveryStage;
+use mqstore::error::StoreError;
+use mqstore::options::{OpenMode, RecoveryMode, StoreOptions};
+use mqstore::store::RecoveryStage;
 use mqstore_tests::log_order;
 
 use crate::{
@@ -13,7 +13,7 @@ fn damaged(mode: RecoveryMode) -> mqstore_tests::Simulated {
     let (world, store) = written(StoreOptions { recovery: mode, ..options() }, 60, 60);
     let world = stopped(world, store, true);
     // Without the files of mqstore, an open checks the whole log and finds the damage.
-    mqstore_io::Vfs::remove_dir_all(&world.vfs, &crate::side("")).unwrap();
+    mqstore::io::Vfs::remove_dir_all(&world.vfs, &crate::side("")).unwrap();
     world.vfs.flip(&segment(1), 300, 4).unwrap();
     world
 }
@@ -62,7 +62,7 @@ fn salvage_goes_on_behind_the_damage() {
 fn salvage_goes_around_a_missing_segment() {
     let (world, store) = written(StoreOptions { recovery: RecoveryMode::Salvage, ..options() }, 80, 80);
     let world = stopped(world, store, true);
-    mqstore_io::Vfs::remove_file(&world.vfs, &segment(1)).unwrap();
+    mqstore::io::Vfs::remove_file(&world.vfs, &segment(1)).unwrap();
     let store = world.open(OpenMode::ReadWrite).unwrap();
     let found = log_order(&store).unwrap();
     assert!(found.len() > 40 && found.len() < 80, "{}", found.len());

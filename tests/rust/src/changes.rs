@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use mqstore_io::{Access, SimVfs, Vfs};
+use mqstore::io::sim::SimVfs;
+use mqstore::io::{Access, Vfs};
 
 use crate::damaged::{ROOT, list};
 
@@ -92,7 +93,7 @@ fn place(bytes: &[u8], choices: &mut dyn Choices) -> usize {
 fn whole(
     vfs: &SimVfs,
     path: &Path,
-    file: &dyn mqstore_io::VfsFile,
+    file: &dyn mqstore::io::VfsFile,
     kind: u64,
     choices: &mut dyn Choices,
 ) -> std::io::Result<String> {

@@ -17,17 +17,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mqstore_base::error::StoreError;
-use mqstore_base::message::{NewMessage, encode_properties};
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
-use mqstore_base::store_files::StoreFiles;
-use mqstore_engine::Store;
-use mqstore_format::RecordView;
-use mqstore_inspect::VerifyReport;
-use mqstore_inspect::distributed::{PlannedCut, assemble, plan, run_step};
-use mqstore_inspect::{RepairReport, RepairTarget};
-use mqstore_io::sim::SimOptions;
-use mqstore_io::{FileKind, ManualClock, SimVfs, Vfs};
+use mqstore::Store;
+use mqstore::error::StoreError;
+use mqstore::format::RecordView;
+use mqstore::inspect::distributed::{PlannedCut, assemble, plan, run_step};
+use mqstore::inspect::{RepairReport, RepairTarget, StoreFiles, VerifyReport};
+use mqstore::io::sim::{SimOptions, SimVfs};
+use mqstore::io::{FileKind, ManualClock, Vfs};
+use mqstore::message::{NewMessage, encode_properties};
+use mqstore::options::{Durability, OpenMode, StoreOptions};
 
 /// The path of the stores.
 pub const ROOT: &str = "/data/store";
@@ -135,9 +133,7 @@ impl Subject {
         };
         let vfs = disk()?;
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
-        let store =
-            Store::open(Arc::new(vfs.clone()), clock.clone(), Path::new(ROOT), OpenMode::Create, &options)
-                .map_err(told)?;
+        let store = open(&vfs, &clock, OpenMode::Create, &options).map_err(told)?;
         fill(&store, &clock).map_err(told)?;
         if killed {
             store.flush().map_err(told)?;
@@ -169,7 +165,7 @@ impl Subject {
     }
 
     fn verify(&self, vfs: &SimVfs) -> Result<VerifyReport, StoreError> {
-        mqstore_inspect::verify(&self.files(vfs), &self.options, &mut |_| Ok(()))
+        mqstore::inspect::verify(&self.files(vfs), &self.options, &mut |_| Ok(()))
     }
 
     /// The verify result of several workers, or of one worker if the log cannot be split.
@@ -190,18 +186,12 @@ impl Subject {
     }
 
     fn repair(&self, vfs: &SimVfs) -> Result<RepairReport, StoreError> {
-        mqstore_inspect::repair(&self.files(vfs), &self.options, RepairTarget::InPlace, &mut |_| Ok(()))
+        mqstore::inspect::repair(&self.files(vfs), &self.options, RepairTarget::InPlace, &mut |_| Ok(()))
     }
 
     /// Reads everything. With `asked`, reads by the queues and keys in it.
     fn read(&self, vfs: &SimVfs, asked: Option<&Answers>) -> Result<Answers, StoreError> {
-        let store = Store::open(
-            Arc::new(vfs.clone()),
-            self.clock.clone(),
-            Path::new(ROOT),
-            OpenMode::Read,
-            &self.options,
-        )?;
+        let store = open(vfs, &self.clock, OpenMode::Read, &self.options)?;
         let mut found = Answers { log: log(&store)?, ..Answers::default() };
         let (queues, keys) = match asked {
             Some(asked) => (asked.queues.keys().cloned().collect(), asked.keys.keys().cloned().collect()),
@@ -252,7 +242,7 @@ impl Subject {
         let mut outcome = Outcome { hit: self.answers.log.len() - whole.len(), ..Outcome::default() };
         let before = tree(vfs);
         let _ =
-            mqstore_inspect::info(Arc::new(vfs.clone()), self.clock.clone(), Path::new(ROOT), &self.options);
+            mqstore::inspect::info(Arc::new(vfs.clone()), self.clock.clone(), Path::new(ROOT), &self.options);
         let found = self.verify(vfs);
         let shared = self.verify_shared(vfs);
         if found.as_ref().ok() != shared.as_ref().ok() {
@@ -391,6 +381,16 @@ impl Subject {
         }
         Ok(whole.len())
     }
+}
+
+fn open(
+    vfs: &SimVfs,
+    clock: &Arc<ManualClock>,
+    mode: OpenMode,
+    options: &StoreOptions,
+) -> Result<Store, StoreError> {
+    let builder = Store::builder(ROOT).vfs(Arc::new(vfs.clone())).clock(clock.clone());
+    builder.mode(mode).options(options.clone()).open_undelivered()
 }
 
 fn disk() -> Result<SimVfs, String> {

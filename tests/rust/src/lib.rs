@@ -6,12 +6,13 @@ pub mod damaged;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_base::error::StoreError;
-use mqstore_base::message::{NewMessage, encode_properties};
-use mqstore_base::options::{OpenMode, StoreOptions};
-use mqstore_engine::Store;
-use mqstore_io::{Clock, ManualClock, SimVfs, Vfs};
-use mqstore_log::recovery::RecoveryProgress;
+use mqstore::error::StoreError;
+use mqstore::io::sim::SimVfs;
+use mqstore::io::{ManualClock, Vfs};
+use mqstore::message::{NewMessage, encode_properties};
+use mqstore::options::{OpenMode, StoreOptions};
+use mqstore::store::RecoveryProgress;
+use mqstore::{Store, StoreBuilder};
 
 /// One message as the oracle remembers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,25 +62,25 @@ impl Simulated {
         mode: OpenMode,
         watcher: &mut dyn FnMut(RecoveryProgress) -> Result<(), StoreError>,
     ) -> Result<Store, StoreError> {
-        let clock: Arc<dyn Clock> = self.clock.clone();
-        Store::open_watched(Arc::new(self.vfs.clone()), clock, &self.root, mode, &self.options, watcher)
+        self.builder(mode).watcher(watcher).open_undelivered()
     }
 
     /// Opens the store on the current disk.
     pub fn open(&self, mode: OpenMode) -> Result<Store, StoreError> {
         self.clock.advance(std::time::Duration::from_millis(1));
-        let clock: Arc<dyn Clock> = self.clock.clone();
-        Store::open(Arc::new(self.vfs.clone()), clock, &self.root, mode, &self.options)
+        self.builder(mode).open_undelivered()
+    }
+
+    fn builder<'a>(&self, mode: OpenMode) -> StoreBuilder<'a> {
+        let builder = Store::builder(&self.root).vfs(Arc::new(self.vfs.clone())).clock(self.clock.clone());
+        builder.mode(mode).options(self.options.clone())
     }
 
     /// The result of `mqstore verify` for the current disk.
-    pub fn verify(&self) -> Result<mqstore_inspect::VerifyReport, StoreError> {
-        let files = mqstore_base::store_files::StoreFiles::new(
-            Arc::new(self.vfs.clone()),
-            self.clock.clone(),
-            &self.root,
-        );
-        mqstore_inspect::verify(&files, &self.options, &mut |_| Ok(()))
+    pub fn verify(&self) -> Result<mqstore::inspect::VerifyReport, StoreError> {
+        let files =
+            mqstore::inspect::StoreFiles::new(Arc::new(self.vfs.clone()), self.clock.clone(), &self.root);
+        mqstore::inspect::verify(&files, &self.options, &mut |_| Ok(()))
     }
 }
 

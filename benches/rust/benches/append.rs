@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::message::NewMessage;
-use mqstore_base::options::{Durability, StoreOptions};
+use mqstore::message::NewMessage;
+use mqstore::options::{Durability, StoreOptions};
 use mqstore_bench::group::Group;
 use mqstore_bench::machine::{mapped_file, place};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, limit_step, message, properties, record, time_threads};

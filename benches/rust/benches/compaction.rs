@@ -7,12 +7,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::message::encode_properties;
-use mqstore_base::options::{Durability, StoreOptions};
-use mqstore_base::store_files::StoreFiles;
+use mqstore::compaction::{CompactionOptions, JobControl, WorkerInfo};
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{OsVfs, SystemClock};
+use mqstore::message::encode_properties;
+use mqstore::options::{Durability, StoreOptions};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, record};
-use mqstore_compaction::{CompactionOptions, JobControl, StoreLockHeld, WorkerInfo, plan, run_task};
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore_compaction::{StoreLockHeld, plan, run_task};
 
 const MESSAGES: u64 = 50_000;
 

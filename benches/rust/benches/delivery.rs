@@ -6,11 +6,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::options::StoreOptions;
-use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, properties, record};
-use mqstore_delivery::{
+use mqstore::delivery::{
     Broker, ConsumerOptions, Due, NewHalfMessage, NewWork, StartOffset, WorkQueue, WorkQueueOptions,
 };
+use mqstore::options::StoreOptions;
+use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, properties, record};
 
 const MESSAGES: u64 = 50_000;
 const AT_ONCE: usize = 100;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::options::{Durability, StoreOptions};
-use mqstore_base::store_files::StoreFiles;
+use mqstore::format::IndexGeometry;
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{Access, OsVfs, SystemClock};
+use mqstore::options::{Durability, StoreOptions};
 use mqstore_base::topic_floors::TopicFloors;
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass};
-use mqstore_format::IndexGeometry;
-use mqstore_io::{Access, OsVfs, SystemClock};
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{DispatchRules, Dispatcher};

@@ -8,8 +8,8 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use mqstore::format::{CrcCheck, Host, IndexHasher, RecordSpec, RecordView, crc31, key_digest};
 use mqstore_bench::{BODY_BYTES, limit_step, properties, record};
-use mqstore_format::{CrcCheck, Host, IndexHasher, RecordSpec, RecordView, crc31, key_digest};
 
 const KEY: &str = "order-4711";
 

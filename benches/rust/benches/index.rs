@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::message::encode_properties;
-use mqstore_base::options::{Durability, StoreOptions};
-use mqstore_base::store_files::StoreFiles;
+use mqstore::format::{IndexEntry, IndexGeometry, index_key_hash};
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{Access, OsVfs, SystemClock};
+use mqstore::message::encode_properties;
+use mqstore::options::{Durability, StoreOptions};
 use mqstore_bench::machine::mapped_file;
 use mqstore_bench::{Bench, message, record};
-use mqstore_format::{IndexEntry, IndexGeometry, index_key_hash};
-use mqstore_io::{Access, OsVfs, SystemClock};
 use mqstore_log::index::{IndexSet, NewEntry};
 
 /// Number of keys to look up.

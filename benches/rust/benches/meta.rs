@@ -8,10 +8,10 @@ use std::io::Write;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore::Store;
+use mqstore::format::json::{Dialect, TopicConfig, TopicTable};
+use mqstore::options::{Durability, OpenMode, StoreOptions};
 use mqstore_bench::{Bench, open};
-use mqstore_engine::Store;
-use mqstore_format::json::{Dialect, TopicConfig, TopicTable};
 use mqstore_meta::{MetaLog, OffsetChange, ProgressRecord, QueueKey};
 use tempfile::TempDir;
 

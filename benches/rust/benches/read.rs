@@ -7,11 +7,11 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::message::{MessageFilter, encode_properties};
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore::Store;
+use mqstore::format::{CQ_UNIT_BYTES, CqUnit, tags_code};
+use mqstore::message::{MessageFilter, encode_properties};
+use mqstore::options::{Durability, OpenMode, StoreOptions};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, open, record};
-use mqstore_engine::Store;
-use mqstore_format::{CQ_UNIT_BYTES, CqUnit, tags_code};
 
 const MESSAGES: u64 = 50_000;
 

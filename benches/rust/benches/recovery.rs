@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore::Store;
+use mqstore::io::{Access, OsVfs, Vfs};
+use mqstore::options::{Durability, OpenMode, StoreOptions};
 use mqstore_bench::{message, open, properties};
-use mqstore_engine::Store;
-use mqstore_io::{Access, OsVfs, Vfs};
 
 /// Bytes of log below the marks. With the longest tail, the log has four segments.
 const BASE_BYTES: u64 = 3300 << 20;
@@ -120,10 +120,7 @@ fn fill(store: &Store, end: u64) {
     let body = vec![b'x'; BODY_BYTES];
     let properties = properties();
     let batch: Vec<_> = (0..256)
-        .map(|n| mqstore_base::message::NewMessage {
-            queue_id: Some(n % QUEUES),
-            ..message(&body, &properties)
-        })
+        .map(|n| mqstore::message::NewMessage { queue_id: Some(n % QUEUES), ..message(&body, &properties) })
         .collect();
     while store.stats().unwrap().log_max_offset < end {
         store.append_many(&batch).unwrap();

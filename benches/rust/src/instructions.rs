@@ -14,13 +14,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
-use mqstore_base::store_files::StoreFiles;
+use mqstore::compaction::{CompactionOptions, JobControl, WorkerInfo};
+use mqstore::format::{CrcCheck, Host, IndexHasher, RecordSpec, RecordView};
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{OsVfs, SystemClock};
+use mqstore::options::{Durability, OpenMode, StoreOptions};
 use mqstore_bench::{Bench, limit_step, message, open, properties};
-use mqstore_compaction::plan;
-use mqstore_compaction::{CompactionOptions, JobControl, WorkerInfo, run_task};
-use mqstore_format::{CrcCheck, Host, IndexHasher, RecordSpec, RecordView};
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore_compaction::{plan, run_task};
 
 const BODY_BYTES: usize = 1024;
 
@@ -164,8 +164,7 @@ fn lookup() -> Case {
     let bench = Rc::new(Bench::new(&StoreOptions { dispatch_threads: Some(0), ..alone() }));
     let (body, mut number) = (vec![b'x'; BODY_BYTES], 0);
     for number in 0..MESSAGES {
-        let properties =
-            mqstore_base::message::encode_properties([key(number).as_str()], None, None, []).unwrap();
+        let properties = mqstore::message::encode_properties([key(number).as_str()], None, None, []).unwrap();
         bench.store.append(&message(&body, &properties)).unwrap();
     }
     Case::of(&bench.clone(), 500, 1, move || {

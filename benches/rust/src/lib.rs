@@ -7,14 +7,13 @@ pub mod group;
 pub mod machine;
 
 use std::path::Path;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mqstore_base::message::{NewMessage, encode_properties};
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
-use mqstore_engine::Store;
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore::Store;
+use mqstore::message::{NewMessage, encode_properties};
+use mqstore::options::{Durability, OpenMode, StoreOptions};
 
 /// Body sizes of the groups, in bytes.
 pub const BODY_BYTES: [usize; 3] = [100, 1024, 4096];
@@ -67,10 +66,9 @@ pub const PATIENCE_MS: u64 = 60_000;
 /// If it cannot be opened.
 #[expect(clippy::expect_used, reason = "a benchmark without its store has nothing to measure")]
 pub fn open(path: &Path, mode: OpenMode, options: &StoreOptions) -> Store {
-    let clock = Arc::new(SystemClock::new());
     let options =
         StoreOptions { busy_after_ms: PATIENCE_MS, queue_wait_limit_ms: PATIENCE_MS, ..options.clone() };
-    Store::open(Arc::new(OsVfs::new()), clock, path, mode, &options).expect("a store")
+    Store::builder(path).mode(mode).options(options).open_undelivered().expect("a store")
 }
 
 /// Properties as an application sets them: one key, one tag, and one custom property.

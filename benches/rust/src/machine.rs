@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use mqstore_io::{MapAccess, OsVfs, Region, Vfs, VfsFile};
+use mqstore::io::{OsVfs, Vfs, VfsFile};
+use mqstore_io::{MapAccess, Region};
 
 /// A new file of `len` bytes in `folder` with allocated disk space, and its map.
 ///

@@ -19,10 +19,10 @@ use std::process::Command;
 use std::time::Instant;
 use std::{env, fs};
 
-use mqstore_base::message::NewMessage;
-use mqstore_base::options::{OpenMode, StoreOptions};
+use mqstore::Store;
+use mqstore::message::NewMessage;
+use mqstore::options::{OpenMode, StoreOptions};
 use mqstore_bench::{message, open};
-use mqstore_engine::Store;
 use serde_json::{Value, json};
 
 type Failure = Box<dyn std::error::Error>;

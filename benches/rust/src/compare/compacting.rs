@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use mqstore_base::message::encode_properties;
-use mqstore_base::options::OpenMode;
-use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{CompactedQueue, CompactionOptions, JobControl};
-use mqstore_engine::Store;
-use mqstore_format::{CQ_UNIT_BYTES, CqUnit, RecordView, key_digest};
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore::Store;
+use mqstore::compaction::{CompactedQueue, CompactionOptions, JobControl};
+use mqstore::format::{CQ_UNIT_BYTES, CqUnit, RecordView, key_digest};
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{OsVfs, SystemClock};
+use mqstore::message::encode_properties;
+use mqstore::options::OpenMode;
 use mqstore_log::commit_log::SegmentList;
 use serde_json::{Value, json};
 

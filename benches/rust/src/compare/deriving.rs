@@ -4,13 +4,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mqstore_base::options::OpenMode;
-use mqstore_base::store_files::StoreFiles;
+use mqstore::Store;
+use mqstore::format::record::MAGIC_V1;
+use mqstore::format::{CqUnit, IndexGeometry, java_hash};
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{Access, OsVfs, SystemClock};
+use mqstore::options::OpenMode;
 use mqstore_base::topic_floors::TopicFloors;
-use mqstore_engine::Store;
-use mqstore_format::record::MAGIC_V1;
-use mqstore_format::{CqUnit, IndexGeometry, java_hash};
-use mqstore_io::{Access, OsVfs, SystemClock};
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{DispatchRules, Dispatcher};
@@ -35,7 +35,7 @@ pub(crate) fn open(spec: &Spec) -> Result<Value, Failure> {
 pub(crate) fn rebuild(spec: &Spec) -> Result<Value, Failure> {
     let files = files(spec);
     let begin = Instant::now();
-    mqstore_inspect::rebuild(&files, &spec.store_options()?, false, &mut |_| Ok(()))?;
+    mqstore::inspect::rebuild(&files, &spec.store_options()?, false, &mut |_| Ok(()))?;
     let seconds = begin.elapsed().as_secs_f64();
     result(&open_store(spec, OpenMode::ReadWrite)?, seconds)
 }

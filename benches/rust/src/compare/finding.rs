@@ -9,9 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mqstore_base::message::encode_properties;
-use mqstore_base::options::OpenMode;
-use mqstore_engine::Store;
+use mqstore::Store;
+use mqstore::message::encode_properties;
+use mqstore::options::OpenMode;
 use mqstore_io::EventCount;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore::options::{Durability, OpenMode, StoreOptions};
 use mqstore_bench::group::Group;
 use mqstore_bench::machine::{mapped_file, place};
 use mqstore_bench::{open, properties};

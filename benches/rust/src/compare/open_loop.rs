@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mqstore_base::options::OpenMode;
+use mqstore::io::VfsFile;
+use mqstore::options::OpenMode;
 use mqstore_bench::machine::{mapped_file, place};
 use mqstore_bench::properties;
-use mqstore_io::{Advice, Region, VfsFile};
+use mqstore_io::{Advice, Region};
 use serde_json::{Value, json};
 
 use crate::Failure;

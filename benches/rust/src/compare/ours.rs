@@ -3,11 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mqstore_base::error::StoreError;
-use mqstore_base::message::NewMessage;
-use mqstore_base::options::OpenMode;
+use mqstore::Store;
+use mqstore::error::StoreError;
+use mqstore::message::NewMessage;
+use mqstore::options::OpenMode;
 use mqstore_bench::properties;
-use mqstore_engine::Store;
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -26,9 +26,7 @@ pub(crate) fn message<'a>(body: &'a [u8], properties: &'a [u8], queue_id: i32) -
 
 /// Opens a store of `spec` at its path.
 pub(crate) fn open_store(spec: &Spec, mode: OpenMode) -> Result<Store, Failure> {
-    let clock = std::sync::Arc::new(mqstore_io::SystemClock::new());
-    let vfs = std::sync::Arc::new(mqstore_io::OsVfs::new());
-    Ok(Store::open(vfs, clock, &spec.path, mode, &spec.store_options()?)?)
+    Ok(Store::builder(&spec.path).mode(mode).options(spec.store_options()?).open_undelivered()?)
 }
 
 /// Appends messages. Returns their number and the time.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-use mqstore_base::options::OpenMode;
-use mqstore_engine::Store;
+use mqstore::Store;
+use mqstore::options::OpenMode;
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -79,8 +79,7 @@ fn put(store: &Store, spec: &Spec, queues: u64, messages: u64) -> Result<(), Fai
     for number in 0..messages {
         let queue = number % queues;
         let topic = names.get((queue / QUEUES_A_TOPIC) as usize).ok_or("a queue without a topic")?;
-        store
-            .append(&mqstore_base::message::NewMessage { topic, ..message(&body, &properties, id(queue)) })?;
+        store.append(&mqstore::message::NewMessage { topic, ..message(&body, &properties, id(queue)) })?;
     }
     Ok(())
 }

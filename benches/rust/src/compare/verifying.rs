@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use mqstore_base::store_files::StoreFiles;
-use mqstore_format::crc31;
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore::format::crc31;
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{OsVfs, SystemClock};
 use mqstore_log::commit_log::SegmentList;
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn files(spec: &Spec) -> StoreFiles {
 /// All checks of a whole store.
 pub(crate) fn verify(spec: &Spec) -> Result<Value, Failure> {
     let begin = Instant::now();
-    let report = mqstore_inspect::verify(&files(spec), &spec.store_options()?, &mut |_| Ok(()))?;
+    let report = mqstore::inspect::verify(&files(spec), &spec.store_options()?, &mut |_| Ok(()))?;
     let seconds = begin.elapsed().as_secs_f64();
     if !report.ok {
         return Err(format!("not whole: {:?}", report.problems.first()).into());

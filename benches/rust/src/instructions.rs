@@ -20,7 +20,7 @@ use mqstore::inspect::StoreFiles;
 use mqstore::io::{OsVfs, SystemClock};
 use mqstore::options::{Durability, OpenMode, StoreOptions};
 use mqstore_bench::{Bench, limit_step, message, open, properties};
-use mqstore_compaction::{plan, run_task};
+use mqstore_compaction::{StoreLockHeld, plan, run_task};
 
 const BODY_BYTES: usize = 1024;
 
@@ -183,7 +183,8 @@ fn compact() -> Case {
     bench.store.close().unwrap();
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &bench.path());
     let options = CompactionOptions { force: true, ..CompactionOptions::default() };
-    let planned = plan(&files, Some(&["bench".to_owned()]), &options).unwrap();
+    let held = StoreLockHeld::take(&files).unwrap();
+    let planned = plan(&files, &held, Some(&["bench".to_owned()]), &options).unwrap();
     let mut attempt = 0;
     Case::of(&bench.clone(), 1, MESSAGES, move || {
         attempt += 1;

@@ -12,7 +12,7 @@ use mqstore_delivery::{
     Accepted, Broker, BrokerError, Consumer, ConsumerOptions, Due, Transactions, WorkQueue, WorkQueueOptions,
     first_unfinished,
 };
-use mqstore_engine::TableRows;
+use mqstore_engine::{TableLoad, TableRows};
 use mqstore_io::sync::Mutex;
 use mqstore_io::{Clock, OsVfs, SystemClock, Vfs};
 use mqstore_log::recovery::RecoveryWatcher;
@@ -107,11 +107,11 @@ impl Store {
     /// Loads a topic as a table: the newest message of each key. Later messages do not change it.
     ///
     /// # Errors
-    /// Those of `load_table`.
+    /// Those of [`TableLoad::new`].
     pub fn table(&self, topic: &str) -> Result<TableRows, StoreError> {
         let mut rows = TableRows::default();
         for (queue_id, _) in self.ends(topic)? {
-            let mut load = self.load_table(topic, queue_id, true)?;
+            let mut load = TableLoad::new(self, topic, queue_id, true)?;
             while load.step(TABLE_STEP)? {}
             rows.absorb(load);
         }

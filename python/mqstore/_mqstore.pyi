@@ -45,8 +45,8 @@ __all__ = [
     "repair", "reschedule_delayed", "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_copy",
     "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "sealed_segments", "segment_inodes",
     "set_archive", "set_archive_of_copy", "set_older_topics", "set_retention", "staged_ids", "sync_groups",
-    "tags_codes", "trace_map", "trace_store", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
-    "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "work_counts", "writer_pid",
+    "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan",
+    "verify_run_step", "verify_steps", "waiting_record", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]

@@ -18,10 +18,9 @@ from mqstore import _reports
 from mqstore._admin import info as _info
 from mqstore._read import logic as _logic
 from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
-from mqstore.cli import groups, write
+from mqstore.cli import bench, groups, write
 from mqstore.cli import logic as logic_verbs
 from mqstore.cli.info import settings
-from mqstore.cli.measure import bench, next_to_reads, trace
 
 REPORTS: dict[str, type] = {
     "info": _info.StoreInfo,
@@ -43,8 +42,6 @@ REPORTS: dict[str, type] = {
     "copy-topic": _reports.TopicCopyReport,
     "topic delete": write.DeletedTopic,
     "reclaim": _reports.ReclaimReport,
-    "bench --trace": trace.Trace,
-    "bench --cold-reads": next_to_reads.ColdReads,
     "dead-letter redrive": groups.Redriven,
     "logic-queue list": logic_verbs.LogicTopics,
     "logic-queue export": logic_verbs.LogicExport,
@@ -59,7 +56,7 @@ LISTS: dict[str, type] = {
     "retention": _reports.TopicRetention,
 }
 _REPORT_MODULES = (archive, base, store, retention, damage, copies, compaction, published)
-_VERB_MODULES = (_info, _logic, bench, next_to_reads, groups, logic_verbs, settings, trace, write)
+_VERB_MODULES = (_info, _logic, bench, groups, logic_verbs, settings, write)
 _MODULES = (*_REPORT_MODULES, *_VERB_MODULES)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}

@@ -39,8 +39,6 @@ def test_the_page_is_current() -> None:
         ["stats", "DIR"],
         ["config show", "DIR"],
         ["bench", "OUT", "--messages", "200"],
-        ["bench --trace", "OUT", "--rate", "10000", "--seconds", "0.02", "--slow-us", "1"],
-        ["bench --cold-reads", "OUT", "--megabytes", "8", "--readers", "1", "--rounds", "1", "--seconds", "0.02"],
         ["verify", "DIR"],
         ["verify", "BAD"],
         ["repair", "BAD", "--dry-run"],

@@ -39,11 +39,10 @@ def run(arguments: list[str]) -> int:
 def _application(arguments: list[str]) -> None:
     try:
         # Each import adds the verbs of the file.
-        from mqstore.cli import archive, compact, export, groups, logic, repair, results, spark, write  # noqa: F401
+        from mqstore.cli import archive, bench, compact, export, groups, logic, repair, results, spark, write  # noqa: F401
         from mqstore.cli.app import app
         from mqstore.cli.expiry import expire, reclaim, retention  # noqa: F401
         from mqstore.cli.info import verbs as info_verbs  # noqa: F401
-        from mqstore.cli.measure import verb as measure_verb  # noqa: F401
         from mqstore.cli.messages import verbs as messages_verbs  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("rich", "typer"):

@@ -27,4 +27,3 @@ pub mod store_files;
 pub mod strays;
 pub mod topic_floors;
 pub mod wake_signal;
-pub mod work_times;

@@ -4,8 +4,8 @@
 //! `scan` finds many messages.
 //! Above them are services that own their state: `archive` finds the segments that an archive may contain, `retention`
 //! removes due segments, `topic_retention` hides due messages of a topic, `reclaim` frees the space of hidden messages,
-//! `compact` runs compactions. `store` has the facade [`Store`] and the threads; `open_loop` times appends. Each folder
-//! uses only those named before it. A [`Store`] for writing holds RocketMQ's lock.
+//! `compact` runs compactions. `store` has the facade [`Store`] and the threads. Each folder uses only those
+//! named before it. A [`Store`] for writing holds RocketMQ's lock.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -19,7 +19,6 @@
 pub(crate) mod archive;
 pub(crate) mod compact;
 pub(crate) mod engine;
-pub(crate) mod open_loop;
 pub(crate) mod read;
 pub(crate) mod reclaim;
 pub(crate) mod retention;
@@ -42,9 +41,6 @@ mod tests;
 
 pub use archive::{ArchiveState, SealedLog, SealedSegment};
 pub use engine::topics::{TopicChange, batch_topics, load_floors, load_listed, load_table};
-pub use open_loop::{
-    AppendTrace, Cause, CauseTotal, Latencies, SlowStep, TraceCheck, TraceRequest, trace_copies,
-};
 pub use read::cursor::{LogCursor, LookupCursor, QueueCursor, RecordBatch};
 pub use read::floor_watch::FloorWatch;
 pub use read::group_offsets::{GroupOffset, GroupOffsets, GroupTable, WorkCounts};

@@ -24,7 +24,6 @@ use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_base::work_times::Work;
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -199,7 +198,7 @@ impl Flusher {
             self.write_checkpoint(point)?;
         }
         // After a failed sync the next one may succeed without writing anything.
-        let derived = self.files.time(Work::Sync, || self.queues.flush().and_then(|()| self.index.flush()));
+        let derived = self.queues.flush().and_then(|()| self.index.flush());
         derived.map_err(|error| self.log.poison("syncing queues and index", &error.to_string()))?;
         if clean || self.queues.count() != state.manifest_queues {
             let manifest = QueueManifest::of(&self.queues, self.log.list().min_offset(), dispatched)?;

@@ -67,7 +67,6 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(delivery::consumer::offset_history, module)?)?;
     module.add_function(wrap_pyfunction!(store::pop::pop_record, module)?)?;
     module.add_function(wrap_pyfunction!(store::pending::waiting_record, module)?)?;
-    store::append_trace::register(module)?;
     store::archive::register(module)?;
     store::compaction::register(module)?;
     store::delay::register(module)?;

@@ -41,7 +41,6 @@ use bare_log::BareLog;
 use linked_folders::LinkedFolders;
 
 use crate::error::{IoContext, StoreError};
-use crate::work_times::{Work, WorkTimes};
 
 /// Maximum bytes that are read of a configuration file; far more than a broker writes.
 pub const CONFIG_LIMIT_BYTES: u64 = 256 << 20;
@@ -121,8 +120,6 @@ pub struct StoreFiles {
     tiered: Option<Arc<TieredStore>>,
     /// The option of that name.
     pub max_open_files: Option<u32>,
-    /// The times of work that can delay an append.
-    pub work_times: Arc<WorkTimes>,
     /// The pace of reads of the log from the disk; `live_page::read_pace` makes it.
     pub(crate) read_pace: Arc<OnceLock<Arc<ReadPace>>>,
 }
@@ -141,14 +138,8 @@ impl StoreFiles {
             raft: None,
             tiered: None,
             max_open_files: None,
-            work_times: Arc::default(),
             read_pace: Arc::default(),
         }
-    }
-
-    /// Runs `run` and adds its time to [`Self::work_times`].
-    pub fn time<T>(&self, work: Work, run: impl FnOnce() -> T) -> T {
-        self.work_times.time(work, &*self.clock, run)
     }
 
     /// Returns the number of queue files and of index files that the store keeps open between two uses.

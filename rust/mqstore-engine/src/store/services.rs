@@ -14,7 +14,6 @@ use super::writer::Writer;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::Durability;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_base::work_times::Work;
 use mqstore_compaction::ReplacedFiles;
 use mqstore_log::dispatch::RUN_BYTES;
 use mqstore_meta::SYNC_INTERVAL_MS;
@@ -192,17 +191,12 @@ fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
         return;
     }
     // A failure has poisoned the log, which ends this service; after a full disk, the service waits and retries.
-    if dispatch(writer).is_err() {
+    if writer.engine.dispatch().is_err() {
         writer.engine.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     } else {
         // While this thread sleeps here, appends need no system call to wake it, except those that a reader waits for.
         writer.engine.signals.let_records_gather(GATHER, || stop.load(Ordering::Acquire));
     }
-}
-
-/// Dispatches in a thread of its own.
-fn dispatch(writer: &Writer) -> Result<u64, StoreError> {
-    writer.engine.files.time(Work::Dispatch, || writer.engine.dispatch())
 }
 
 /// A round of the other dispatch threads: they sleep as long as the first one keeps up.
@@ -214,7 +208,7 @@ fn help_round(writer: &Writer, stop: &AtomicBool) {
     if !writer.engine.signals.wait_for_backlog(LOOK, much) || stopped() {
         return;
     }
-    if dispatch(writer).is_err() {
+    if writer.engine.dispatch().is_err() {
         writer.engine.signals.pause(LOOK, stopped);
     }
 }
@@ -318,7 +312,7 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
     }
     while !stop.load(Ordering::Acquire) {
         let begun = writer.engine.files.clock.monotonic();
-        match writer.engine.files.time(Work::Prepare, || writer.engine.log.prepare()) {
+        match writer.engine.log.prepare() {
             Ok(true) => {}
             // Every call reports the failure that stopped the log.
             Ok(false) | Err(StoreError::Poisoned { .. }) => return,

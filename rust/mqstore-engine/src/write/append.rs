@@ -14,7 +14,6 @@ use crate::engine::topics::TopicState;
 use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, UniqueKey};
-use mqstore_base::work_times::Work;
 use mqstore_log::commit_log::{EncodedRecord, Placed};
 
 /// State that a thread keeps between appends.
@@ -257,7 +256,7 @@ impl Engine {
         self.check()?;
         self.append_gate.check_append()?;
         if self.is_far_behind() {
-            self.files.time(Work::Backlog, || self.flusher.flush_all(false))?;
+            self.flusher.flush_all(false)?;
         }
         Ok(())
     }

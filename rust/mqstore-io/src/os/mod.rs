@@ -37,11 +37,9 @@ mod priority;
 mod read_once;
 #[cfg(test)]
 mod tests;
-mod thread_usage;
 mod wake_descriptor;
 
 pub use priority::lower_thread_priority;
-pub use thread_usage::ThreadUsage;
 pub use wake_descriptor::WakeDescriptor;
 
 use descriptor::{above_stderr, file_kind, file_stat, open_regular, retry, retry_open};

@@ -32,7 +32,6 @@ use super::log::{CommitLog, EncodedRecord, Placed, PutState};
 use super::pool::Pool;
 use super::put_lock::{PutBusy, PutGuard};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::work_times::Work;
 
 /// Maximum number of bytes from which gathered records are written: they are still in a near cache when the system
 /// copies them.
@@ -118,11 +117,7 @@ impl CommitLog {
     }
 
     pub(super) fn lock_put(&self) -> Result<PutGuard<'_, PutState>, StoreError> {
-        let locked = self.state.put.lock(&*self.files.clock);
-        if let Some((begun, end)) = locked.as_ref().ok().and_then(PutGuard::waited) {
-            self.files.work_times.add(Work::PutLock, begun, end);
-        }
-        locked.map_err(|busy| {
+        self.state.put.lock(&*self.files.clock).map_err(|busy| {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let reason = match busy {
                 PutBusy::HeldFor(ms) => format!(
@@ -142,8 +137,7 @@ impl CommitLog {
     /// wait for the lock.
     fn wait_for_pool(&self, pool: &Pool) -> Result<(), StoreError> {
         let ms = self.state.put.limits().queue_wait_ms;
-        let drain = || pool.drain_within(&self.segments, self.appended(), Duration::from_millis(ms));
-        let drained = self.files.time(Work::Pool, drain);
+        let drained = pool.drain_within(&self.segments, self.appended(), Duration::from_millis(ms));
         if !drained.map_err(|error| self.poison("writing the log", &error.to_string()))? {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let reason = format!(

@@ -56,8 +56,6 @@ pub(super) struct PutLock<T> {
 #[derive(Debug)]
 pub(super) struct PutGuard<'a, T> {
     held_since_ms: &'a AtomicU64,
-    /// The times of the interval clock at which the wait for the lock began and ended, if there was one.
-    waited: Option<(Duration, Duration)>,
     data: MutexGuard<'a, T>,
 }
 
@@ -83,20 +81,17 @@ impl<T> PutLock<T> {
     pub(super) fn lock(&self, clock: &dyn Clock) -> Result<PutGuard<'_, T>, PutBusy> {
         // Read before the lock, so that no other append waits for it.
         let begun = clock.monotonic();
-        let (data, waited) = if let Some(data) = self.data.try_lock() {
-            (data, None)
-        } else {
-            let data = self.wait(begun, clock)?;
-            (data, Some((begun, clock.monotonic())))
+        let (data, since) = match self.data.try_lock() {
+            Some(data) => (data, begun),
+            None => (self.wait(begun, clock)?, clock.monotonic()),
         };
-        let since = waited.map_or(begun, |(_, end)| end);
         self.held_since_ms.store(interval_ms(since), Ordering::Relaxed);
-        Ok(PutGuard { held_since_ms: &self.held_since_ms, waited, data })
+        Ok(PutGuard { held_since_ms: &self.held_since_ms, data })
     }
 
     /// Takes the lock without a time limit, for callers that are no appends.
     pub(super) fn lock_without_timeout(&self) -> PutGuard<'_, T> {
-        PutGuard { held_since_ms: &self.held_since_ms, waited: None, data: self.data.lock() }
+        PutGuard { held_since_ms: &self.held_since_ms, data: self.data.lock() }
     }
 
     /// Milliseconds for which the current holder has had the lock; 0 if the lock is free.
@@ -121,14 +116,6 @@ impl<T> PutLock<T> {
         self.data
             .try_lock_for(limit)
             .ok_or_else(|| PutBusy::WaitedFor(clock.monotonic().saturating_sub(begun).as_millis() as u64))
-    }
-}
-
-impl<T> PutGuard<'_, T> {
-    /// Returns when the wait for this lock began and ended; `None` if the lock was free.
-    #[inline]
-    pub(super) fn waited(&self) -> Option<(Duration, Duration)> {
-        self.waited
     }
 }
 
@@ -192,7 +179,7 @@ mod tests {
         assert_eq!(lock.lock(&clock).unwrap_err(), PutBusy::HeldFor(1_500));
         drop(held);
         assert_eq!(lock.held_ms(&clock), 0);
-        assert_eq!(lock.lock(&clock).unwrap().waited(), None);
+        lock.lock(&clock).unwrap();
     }
 
     #[test]
@@ -207,24 +194,6 @@ mod tests {
             assert_eq!(lock.lock(&clock).unwrap_err(), PutBusy::WaitedFor(0));
             drop(held);
         }
-    }
-
-    #[test]
-    fn a_wait_for_the_lock_has_its_times() {
-        let clock = mqstore_io::SystemClock::new();
-        let lock = PutLock::new(LIMITS, ());
-        let waited = || {
-            let held = lock.lock(&clock).unwrap();
-            thread::scope(|scope| {
-                let other = scope.spawn(|| lock.lock(&clock).unwrap().waited());
-                clock.sleep(Duration::from_millis(1));
-                drop(held);
-                other.join().unwrap()
-            })
-        };
-        // A thread that starts late finds the lock free, and the next round follows.
-        let (begun, end) = std::iter::repeat_with(waited).find_map(|found| found).unwrap();
-        assert!(begun < end);
     }
 
     #[test]

@@ -25,7 +25,6 @@ use super::quota::check_max_bytes;
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::read_pace;
-use mqstore_base::work_times::Work;
 
 /// Bytes at the end of a segment that count as used when an append asks whether it would wait.
 const KEPT_FOR_OTHERS_BYTES: u64 = 1 << 20;
@@ -75,7 +74,7 @@ impl CommitLog {
             return Err(StoreError::TooLarge { what: "the record", size: bytes, limit });
         }
         if !put.has_space(bytes) {
-            self.files.time(Work::Roll, || self.roll(put, bytes, between))?;
+            self.roll(put, bytes, between)?;
         }
         self.ensure_allocated(put, bytes)
     }
@@ -92,8 +91,7 @@ impl CommitLog {
         let Some(active) = &put.active else { return Ok(()) };
         let position = put.point.position;
         if !active.is_allocated(position, needed) {
-            let allocate = || self.allocate_after(&active.segment, position, needed);
-            self.files.time(Work::Allocate, allocate)?;
+            self.allocate_after(&active.segment, position, needed)?;
         }
         put.allocated = active.segment.base_offset() + active.segment.allocated();
         Ok(())

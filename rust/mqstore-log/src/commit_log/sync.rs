@@ -14,7 +14,6 @@ use mqstore_io::sync::Ordering;
 use super::log::CommitLog;
 use super::segment_list::Segment;
 use mqstore_base::error::StoreError;
-use mqstore_base::work_times::Work;
 
 impl CommitLog {
     /// Makes the names of new segments durable.
@@ -63,7 +62,7 @@ impl CommitLog {
         self.commit.wait(
             position,
             || self.appended(),
-            || self.files.time(Work::Sync, &sync),
+            sync,
             |cause| self.poisoned_error("syncing the log", cause),
         )
     }

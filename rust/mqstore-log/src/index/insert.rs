@@ -20,7 +20,6 @@ use mqstore_io::sync::Arc;
 use super::file::{GROUP_ENTRIES, IndexFile, NewEntry, WriteMap};
 use super::set::{IndexSet, Writer};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::work_times::Work;
 
 /// Maximum number of names to try for one file.
 const NAME_TRIES: u32 = 10_000;
@@ -43,7 +42,7 @@ impl IndexSet {
             if current.as_ref().is_none_or(|(file, _)| file.is_full()) {
                 let file = match self.last().filter(|file| !file.is_full()) {
                     Some(file) => file,
-                    None => self.store_files().time(Work::IndexFile, || self.roll(&mut writer))?,
+                    None => self.roll(&mut writer)?,
                 };
                 let map = file.map()?;
                 current = Some((file, map));

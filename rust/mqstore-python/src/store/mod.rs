@@ -1,6 +1,5 @@
 //! The open store, and the functions on stores and directories that Python calls.
 
-pub(crate) mod append_trace;
 pub(crate) mod archive;
 pub(crate) mod compaction;
 pub(crate) mod delay;

@@ -1,4 +1,4 @@
-"""Speed of a store on a disk, compared with bare loops over the same disk and memory.
+"""The verb `bench`: speed of a store on a disk, compared with bare loops over the same disk and memory.
 
 It takes a few seconds, with one thread of this interpreter. This is enough to see whether a machine is suitable and
 whether something is wrong. For each line, a bare loop and the store process the same number of bytes in the same
@@ -7,15 +7,23 @@ folder, one after the other.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 import mqstore
+from mqstore.cli import render
+from mqstore.cli.app import _verb, app
+from mqstore.cli.options import ReportForm
+from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,10 +49,32 @@ class Line:
         return {"what": self.what, "limit": self.limit, "store": self.store, "unit": self.unit}
 
 
-def lines(folder: Path, messages: int, size: int) -> Iterator[Line]:
-    """Measures in a temporary folder in `folder`, and removes it at the end."""
+@app.command()
+@_verb
+def bench(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder on the disk to measure.", show_default=False)
+    ],
+    messages: Annotated[int, typer.Option(min=100, max=10_000_000, help="Messages of each measurement.")] = 100_000,
+    size: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of each body.")] = 1024,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Compares a store with bare loops over the same disk and memory; takes some seconds, with one thread.
+
+    The command creates a temporary folder in DIR, or next to DIR if DIR is a store, and removes it at the end.
+    """
+    folder = directory.absolute().parent if (directory / "commitlog").exists() else directory
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     with tempfile.TemporaryDirectory(prefix="mqstore-bench-", dir=folder, ignore_cleanup_errors=True) as home:
-        yield from _lines(Path(home), messages, os.urandom(size))
+        found = list(_lines(Path(home), messages, os.urandom(size)))
+    if not render.machine([line.to_dict() for line in found], form):
+        rows = [
+            (line.what, f"{line.limit:,.0f}", f"{line.store:,.0f}", line.unit, f"{line.store / line.limit:.2f}")
+            for line in found
+        ]
+        render.table(("what", "bare loop", "store", "unit", "store / bare loop"), rows)
+    return CLEAN
 
 
 def _lines(home: Path, messages: int, body: bytes) -> Iterator[Line]:
@@ -82,9 +112,9 @@ def _copy(path: Path, count: int, body: bytes) -> None:
     size = len(body)
     with path.open("w+b") as file:
         file.truncate(count * size)
-        with mmap.mmap(file.fileno(), count * size) as room:
+        with mmap.mmap(file.fileno(), count * size) as copy:
             for at in range(0, count * size, size):
-                room[at : at + size] = body
+                copy[at : at + size] = body
 
 
 def _write_synced(path: Path, count: int, body: bytes) -> None:

@@ -252,22 +252,22 @@ fn durable_visibility_hides_what_a_power_loss_could_take() {
 }
 
 /// Returns a log without a store and without services.
-fn log(world: &World, pool_bytes: Option<u64>, ahead: PreallocateOptions) -> CommitLog {
+fn log(world: &World, pool_bytes: Option<u64>, preallocation: PreallocateOptions) -> CommitLog {
     let files = world.files();
     files.vfs.create_dir_all(&files.commit_log()).unwrap();
     files.vfs.create_dir_all(&files.staging()).unwrap();
     let live = Arc::new(LivePage::create(&files, 1, false, 0..0, 0).unwrap().0);
-    let (row, _) = SegmentList::load_contiguous(&files, 1 << 20, MapAccess::ReadWrite).unwrap();
+    let (segments, _) = SegmentList::load_contiguous(&files, 1 << 20, MapAccess::ReadWrite).unwrap();
     let limits = PutLimits { busy_after_ms: 1_000, queue_wait_ms: 200 };
     let options = LogOptions {
         pool_bytes,
         limits,
-        ahead,
+        preallocation,
         allocation_bytes: 1 << 20,
         file_write_bytes: 64 << 10,
         max_bytes: None,
     };
-    CommitLog::open(&files, &options, row, mqstore_log::commit_log::SyncPoint::default(), live).unwrap()
+    CommitLog::open(&files, &options, segments, mqstore_log::commit_log::SyncPoint::default(), live).unwrap()
 }
 
 fn staged(world: &World) -> Vec<String> {
@@ -283,7 +283,7 @@ fn append_raw(log: &CommitLog, body: &[u8]) -> u64 {
     let parts = mqstore_format::RecordParts { head: &mut head, body, tail: &mut tail, property_crc: false };
     let next_queue_offset = std::sync::atomic::AtomicI64::new(0);
     let placed = mqstore_log::commit_log::Placed::default();
-    let room = mqstore_log::commit_log::TopicQuotaState::new(&"orders".into());
+    let quota = mqstore_log::commit_log::TopicQuotaState::new(&"orders".into());
     let mut pending = [mqstore_log::commit_log::EncodedRecord {
         parts,
         next_queue_offset: &next_queue_offset,
@@ -298,9 +298,9 @@ fn append_raw(log: &CommitLog, body: &[u8]) -> u64 {
 fn the_next_segment_is_ready_before_it_is_needed_and_named_when_it_is() {
     for (pool_bytes, prewrite) in [(None, false), (Some(256 << 10), true)] {
         let (world, ..) = World::simulated();
-        let ahead =
+        let preallocation =
             PreallocateOptions { enabled: true, window_bytes: 64 << 10, prewrite, lock_memory: false };
-        let log = log(&world, pool_bytes, ahead);
+        let log = log(&world, pool_bytes, preallocation);
         assert!(!log.prepare().unwrap(), "there is no active segment yet");
         let body = vec![b'b'; 100_000];
         for _ in 0..5 {
@@ -333,9 +333,9 @@ fn the_next_segment_is_ready_before_it_is_needed_and_named_when_it_is() {
 #[test]
 fn the_window_advances_with_pauses_while_more_than_half_of_it_is_ready() {
     let (world, ..) = World::simulated();
-    let ahead =
+    let preallocation =
         PreallocateOptions { enabled: true, window_bytes: 64 << 10, prewrite: false, lock_memory: false };
-    let log = log(&world, None, ahead);
+    let log = log(&world, None, preallocation);
     let pauses = || {
         let pause = log.pause_after(Duration::from_millis(7));
         assert!(pause.is_zero() || pause == Duration::from_millis(1), "{pause:?}");
@@ -358,9 +358,9 @@ fn the_window_advances_with_pauses_while_more_than_half_of_it_is_ready() {
 #[test]
 fn the_window_stays_empty_while_large_appends_overtake_it() {
     let (world, ..) = World::simulated();
-    let ahead =
+    let preallocation =
         PreallocateOptions { enabled: true, window_bytes: 64 << 10, prewrite: false, lock_memory: false };
-    let log = log(&world, None, ahead);
+    let log = log(&world, None, preallocation);
     let large = vec![b'b'; 100_000];
     let fills = || {
         while log.prepare().unwrap() {}
@@ -380,9 +380,9 @@ fn the_window_stays_empty_while_large_appends_overtake_it() {
 /// Returns a log with a pool, a prewritten window of 64 KiB and one record; with the end of the record and the file of
 /// its segment.
 fn prewritten_log(world: &World) -> (CommitLog, u64, std::path::PathBuf) {
-    let ahead =
+    let preallocation =
         PreallocateOptions { enabled: true, window_bytes: 64 << 10, prewrite: true, lock_memory: false };
-    let log = log(world, Some(256 << 10), ahead);
+    let log = log(world, Some(256 << 10), preallocation);
     let end = append_raw(&log, &vec![b'b'; 10_000]);
     (log, end, world.files().commit_log().join(mqstore_format::offset_file_name(0)))
 }

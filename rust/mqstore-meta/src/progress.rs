@@ -484,7 +484,7 @@ impl Progress {
         self.known = true;
         match *record {
             ProgressRecord::Leased { offset, invisible_until_ms, attempt } => {
-                self.add_lease(offset, invisible_until_ms, attempt)
+                self.add_lease(offset, invisible_until_ms, attempt);
             }
             ProgressRecord::Finished { from, to } => self.finish(from, to),
             ProgressRecord::Returned { offset, visible_ms, attempt } => {

@@ -1,5 +1,7 @@
 //! The paths that comments name in backticks exist.
 
+use std::path::Path;
+
 use crate::layout_rules::module_path;
 use crate::tree::{Finding, Tree};
 
@@ -23,8 +25,8 @@ pub(crate) fn comments_name_existing_paths(tree: &Tree) -> Vec<Finding> {
         .collect();
     let mut found = Vec::new();
     for (path, text) in tree.files() {
-        let is_rust = path.ends_with(".rs") && path.starts_with("rust/");
-        let is_guide = path.ends_with(".md") && !path.contains('/');
+        let is_rust = has_ending(path, "rs") && path.starts_with("rust/");
+        let is_guide = has_ending(path, "md") && !path.contains('/');
         if !is_rust && !is_guide {
             continue;
         }
@@ -32,7 +34,7 @@ pub(crate) fn comments_name_existing_paths(tree: &Tree) -> Vec<Finding> {
             text.lines().enumerate().filter(|(_, line)| is_guide || line.trim_start().starts_with("//"));
         for (at, line) in comments {
             for code in line.split('`').skip(1).step_by(2).map(|code| code.trim_end_matches("()")) {
-                let exists = if code.ends_with(".rs") {
+                let exists = if has_ending(code, "rs") {
                     tree.files().any(|(file, _)| is_end_of(file, code))
                 } else {
                     !is_module_path(code) || is_known(tree, &modules, code)
@@ -44,6 +46,10 @@ pub(crate) fn comments_name_existing_paths(tree: &Tree) -> Vec<Finding> {
         }
     }
     found
+}
+
+fn has_ending(path: &str, ending: &str) -> bool {
+    Path::new(path).extension().is_some_and(|found| found == ending)
 }
 
 /// Whether `end` is the path of the file, or the last parts of it.

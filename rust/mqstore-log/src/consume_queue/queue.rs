@@ -93,7 +93,7 @@ pub struct Queue<U: QueueUnit> {
     pub(super) home: Arc<QueueContext>,
     this: Weak<Self>,
     topic: Arc<str>,
-    queue_id: i32,
+    id: i32,
     pub(super) list: RwLock<FileList<U::Tail>>,
     pub(super) min: AtomicI64,
     /// Commit position: one past the last offset that readers may see.
@@ -204,7 +204,7 @@ impl<U: QueueUnit> Queue<U> {
             home: Arc::clone(home),
             this: Weak::clone(this),
             topic: Arc::clone(topic),
-            queue_id,
+            id: queue_id,
             list: RwLock::default(),
             min: AtomicI64::new(0),
             committed: AtomicI64::new(0),
@@ -230,7 +230,7 @@ impl<U: QueueUnit> Queue<U> {
 
     /// Id of the queue in its topic.
     pub fn queue_id(&self) -> i32 {
-        self.queue_id
+        self.id
     }
 
     /// Smallest queue offset that can be read; equal to [`Self::max_offset`] if none can. Where a record holds several
@@ -264,7 +264,7 @@ impl<U: QueueUnit> Queue<U> {
 
     /// Returns the offset of the first message of an empty queue.
     pub(super) fn first_offset(&self) -> i64 {
-        self.home.floors.first_offset(&self.topic, self.queue_id)
+        self.home.floors.first_offset(&self.topic, self.id)
     }
 
     /// Returns the end of the queue if `end` follows a unit whose record ends at `physical_end`. Units from before a
@@ -332,7 +332,7 @@ impl<U: QueueUnit> Queue<U> {
     pub(super) fn folder(&self) -> PathBuf {
         let mut folder = U::folder(&self.home.files);
         folder.push(&*self.topic);
-        folder.push(self.queue_id.to_string());
+        folder.push(self.id.to_string());
         folder
     }
 

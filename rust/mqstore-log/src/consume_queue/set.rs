@@ -53,7 +53,7 @@ impl QueueSet {
         floors: &TopicFloors,
     ) -> Result<Self, StoreError> {
         let cache = open_queue_files(files);
-        Self::load_with(files, configured_file_bytes, access, cache, floors)
+        Self::load_with(files, configured_file_bytes, access, &cache, floors)
     }
 
     /// Like [`Self::load`], with the descriptors of `cache`.
@@ -61,14 +61,14 @@ impl QueueSet {
         files: &StoreFiles,
         configured_file_bytes: u64,
         access: Access,
-        cache: Arc<FileCache>,
+        cache: &Arc<FileCache>,
         floors: &TopicFloors,
     ) -> Result<Self, StoreError> {
         let configured = QueueLayout::new(configured_file_bytes);
-        let (plain, plain_strays) = QueueTable::load(files, configured, access, &cache, floors)?;
+        let (plain, plain_strays) = QueueTable::load(files, configured, access, cache, floors)?;
         // As in RocketMQ, batch queues have the same number of units in a file unless their files show another.
         let configured = QueueLayout::of_units(BATCH_UNIT_BYTES, configured.units_per_file() as u64);
-        let (batch, mut strays) = QueueTable::load(files, configured, access, &cache, floors)?;
+        let (batch, mut strays) = QueueTable::load(files, configured, access, cache, floors)?;
         strays.extend(plain_strays);
         let set = Self { plain, batch, strays: Mutex::new(strays) };
         set.add_deleted();
@@ -76,6 +76,7 @@ impl QueueSet {
     }
 
     /// Creates an empty set with files of the same lengths, under the root of `files`.
+    #[must_use]
     pub fn aside(&self, files: &StoreFiles) -> Self {
         let cache = open_queue_files(files);
         let (plain, batch) = (self.plain.aside(files, &cache), self.batch.aside(files, &cache));

@@ -306,9 +306,7 @@ fn two_thousand_queues_need_few_descriptors() {
     let folder = tempfile::tempdir().unwrap();
     let files = files_on(Arc::new(OsVfs::new()), folder.path());
     let cache = Arc::new(FileCache::new(Arc::clone(&files.vfs), 64));
-    let load = |access| {
-        QueueSet::load_with(&files, SMALL, access, Arc::clone(&cache), &TopicFloors::default()).unwrap()
-    };
+    let load = |access| QueueSet::load_with(&files, SMALL, access, &cache, &TopicFloors::default()).unwrap();
     let set = load(Access::ReadWrite);
     for round in 0..3 {
         for id in 0..2000 {

@@ -14,14 +14,14 @@ use std::collections::{HashMap, HashSet};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_engine::Store;
+use mqstore_format::crc32;
 use mqstore_format::delays::pending::TimerRecord;
 use mqstore_format::delays::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TIMER_TOPIC, TimerCheckpoint};
-use mqstore_format::{SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
 use super::files::{
-    DelayState, LevelOffsets, RecoveryBasis, StateFiles, TimerLog, TimerWheel, basis, broker_scan_start,
-    check_bytes_in_use, replay_units,
+    DelayState, LevelOffsets, LevelQueue, RecoveryBasis, StateFiles, TimerLog, TimerWheel, basis,
+    broker_scan_start, check_bytes_in_use, replay_units,
 };
 use super::stats::DelayCounts;
 use super::timer_record::{CancelTarget, has_delete_key, slot_of, timed};
@@ -392,9 +392,8 @@ impl<'a> PendingScan<'a> {
 
     /// Counts the messages of delay levels. Within one level, they are due in queue order.
     fn levels(&mut self, saved: &SavedDelays) -> Result<(), StoreError> {
-        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
-            let bounds = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-            self.count_level(queue_id, saved.levels.next_of(queue_id, bounds), bounds.1)?;
+        for LevelQueue { queue_id, next, max, .. } in saved.levels.queues(self.store)? {
+            self.count_level(queue_id, next, max)?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use mqstore_format::SCHEDULE_TOPIC;
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::properties::TIMER_DEQUEUE_MS;
 
-use super::files::{BEFORE_MS, RecoveryBasis};
+use super::files::{BEFORE_MS, LevelQueue, RecoveryBasis};
 use super::pending::{AT_ONCE, PendingScan, SavedDelays};
 use super::timer_record::{delivery_key, is_copy_of, origin_of, timed};
 use crate::error::view;
@@ -199,9 +199,7 @@ fn timer_records(
 /// Returns log offsets and due times of level records that were not delivered when the state was saved, ascending.
 fn level_records(store: &Store, saved: &SavedDelays, limit: u64) -> Result<Vec<(u64, i64)>, StoreError> {
     let mut found = Vec::new();
-    for queue_id in store.queue_ids(SCHEDULE_TOPIC)? {
-        let (min, max) = store.bounds(SCHEDULE_TOPIC, queue_id)?;
-        let next = saved.levels.next_of(queue_id, (min, max));
+    for LevelQueue { queue_id, next, max, .. } in saved.levels.queues(store)? {
         let mut cursor = store.read(SCHEDULE_TOPIC, queue_id, Some(next), Some(max), None)?;
         loop {
             let records = cursor.next_batch(AT_ONCE)?;

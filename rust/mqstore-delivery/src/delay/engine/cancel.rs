@@ -19,7 +19,7 @@ const AT_ONCE: usize = 64;
 
 impl DelayEngine {
     /// Returns the record of the waiting message with this id. If several have the unique id, returns the newest.
-    pub(in crate::delay) fn find_pending(&mut self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+    pub(crate) fn find_pending(&mut self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
         self.read_timer_queue()?;
         let mut unique_id = id.to_owned();
         let mut rolled_only = false;
@@ -58,7 +58,7 @@ impl DelayEngine {
         }
     }
 
-    pub(in crate::delay) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
+    pub(crate) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
         self.append_cancel(&cancel_records(record)?)?;
         self.read_timer_queue()
     }

@@ -32,7 +32,7 @@ impl DelayEngine {
     /// A slot is passed only when all its messages are gone, and the wheel reaches only two weeks past the first slot
     /// that is not passed. So a message that its topic refuses for long is appended again to the timer topic, to be
     /// due a moment later.
-    pub(in crate::delay) fn deliver(&mut self, now_ms: i64) -> Result<bool, StoreError> {
+    pub(crate) fn deliver(&mut self, now_ms: i64) -> Result<bool, StoreError> {
         let due = self.due.take_due(now_ms, TOGETHER, TOGETHER_BYTES);
         if due.is_empty() {
             return Ok(false);

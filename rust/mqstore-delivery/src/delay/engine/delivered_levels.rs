@@ -98,30 +98,30 @@ impl DelayEngine {
             return Ok(());
         }
         let mut deliveries = self.read_deliveries()?;
-        let (queues, mut any) = (self.level_queues()?, false);
-        for (queue_id, range) in &queues {
+        let (queues, mut any) = (self.levels.queues(&self.store)?, false);
+        for queue in &queues {
             any |=
-                self.any_record(*queue_id, range.known..range.max, &mut |record| deliveries.has(record))?;
+                self.any_record(queue.queue_id, queue.next..queue.max, &mut |record| deliveries.has(record))?;
         }
         if !any {
             return Ok(());
         }
         // A producer may have sent a message twice. The earlier record, which is not waiting, takes its delivery first.
-        for (queue_id, range) in &queues {
-            self.each_record(*queue_id, range.min..range.known, &mut |record| {
+        for queue in &queues {
+            self.each_record(queue.queue_id, queue.min..queue.next, &mut |record| {
                 deliveries.take(record);
             })?;
         }
         let mut count = 0;
-        for (queue_id, range) in &queues {
+        for queue in &queues {
             let mut found = BTreeSet::new();
-            self.each_record(*queue_id, range.known..range.max, &mut |record| {
+            self.each_record(queue.queue_id, queue.next..queue.max, &mut |record| {
                 if deliveries.take(record) {
                     found.insert(record.queue_offset);
                 }
             })?;
             count += found.len();
-            self.levels.add_delivered(queue_id.saturating_add(1), range.known, found);
+            self.levels.add_delivered(queue.queue_id.saturating_add(1), queue.next, found);
         }
         if count > 0 {
             self.journal.mark_changed();
@@ -147,16 +147,6 @@ impl DelayEngine {
                 deliveries.add(record);
             }
         }
-    }
-
-    fn level_queues(&self) -> Result<Vec<(i32, LevelRange)>, StoreError> {
-        let mut queues = Vec::new();
-        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
-            let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-            let known = self.levels.next_of(queue_id, (min, max));
-            queues.push((queue_id, LevelRange { min, known, max }));
-        }
-        Ok(queues)
     }
 
     fn each_record(
@@ -193,13 +183,4 @@ impl DelayEngine {
             }
         }
     }
-}
-
-/// The offsets of a level's queue.
-#[derive(Clone, Copy, Debug)]
-struct LevelRange {
-    min: i64,
-    /// The first offset that may be undelivered.
-    known: i64,
-    max: i64,
 }

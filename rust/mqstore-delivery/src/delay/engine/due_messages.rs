@@ -106,17 +106,8 @@ impl DueMessages {
 
     /// Notes that `slot` is in memory. Its deliveries are in the log after `from`.
     pub(super) fn add_slot(&mut self, slot: i64, from: u64) {
-        self.loaded_slot(slot, from);
-    }
-
-    /// Until the slot is passed, an open must find its deliveries, which are in the log after `found_from`.
-    pub(super) fn mark_unfinished(&mut self, slot: i64, from: u64, found_from: u64) {
-        let loaded = self.loaded_slot(slot, from);
-        loaded.from = loaded.from.min(found_from);
-    }
-
-    fn loaded_slot(&mut self, slot: i64, from: u64) -> &mut LoadedSlot {
-        self.slots.entry(slot).or_insert(LoadedSlot { left: 0, from })
+        let loaded = self.slots.entry(slot).or_insert(LoadedSlot { left: 0, from });
+        loaded.from = loaded.from.min(from);
     }
 
     /// Adds a message. If its slot is new in memory, the slot's deliveries are in the log after `from`.
@@ -131,7 +122,7 @@ impl DueMessages {
             write_ms: timed.write_ms,
         };
         if self.messages.insert(timed.offset, message).is_none() {
-            self.loaded_slot(timed.slot, from).left += 1;
+            self.slots.entry(timed.slot).or_insert(LoadedSlot { left: 0, from }).left += 1;
             self.order.push(Reverse((message.at_ms, timed.offset)));
         }
     }

@@ -13,14 +13,14 @@ use mqstore_format::SCHEDULE_TOPIC;
 
 use super::DelayEngine;
 use super::deliver::AGAIN_MS;
-use crate::delay::files::MOST_LEVELS;
+use crate::delay::files::{LevelQueue, MOST_LEVELS};
 
 /// Messages of a level in one read.
 const AT_ONCE: usize = 512;
 
 impl DelayEngine {
     /// Delivers the due messages of all levels. Returns the next due time, in epoch milliseconds.
-    pub(in crate::delay) fn deliver_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
+    pub(crate) fn deliver_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
         let mut next_due = None::<i64>;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let level = queue_id.saturating_add(1);
@@ -84,9 +84,7 @@ impl DelayEngine {
 
     pub(super) fn count_level_pending(&self) -> Result<u64, StoreError> {
         let mut pending = 0;
-        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
-            let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-            let next = self.levels.next_of(queue_id, (min, max));
+        for LevelQueue { queue_id, next, max, .. } in self.levels.queues(&self.store)? {
             let delivered = self.levels.count_delivered(queue_id, next);
             pending += ((max - next) as u64).saturating_sub(delivered);
         }

@@ -242,7 +242,8 @@ impl DelayEngine {
             let records = self.store.log().records_at(places)?;
             for ((offset, _), record) in places.iter().zip(records) {
                 if self.found.contains(*offset) {
-                    self.due.mark_unfinished(slot, log_seen, self.found.from());
+                    // Until the slot is passed, an open must find its deliveries.
+                    self.due.add_slot(slot, log_seen.min(self.found.from()));
                     continue;
                 }
                 let Some(mut timed) = record.as_ref().and_then(timed).filter(|timed| timed.cancels.is_none())
@@ -263,7 +264,8 @@ impl DelayEngine {
             self.due.insert(timed, log_seen);
         }
         if self.found.has_slot(slot) {
-            self.due.mark_unfinished(slot, log_seen, self.found.from());
+            // Until the slot is passed, an open must find its deliveries.
+            self.due.add_slot(slot, log_seen.min(self.found.from()));
             self.found.forget_slot(slot, self.queue.next());
         }
         for key in keys {

@@ -28,7 +28,9 @@ use super::DelayEngine;
 use super::cancellations::Cancellations;
 use super::due_messages::DueMessages;
 use super::found_deliveries::FoundDeliveries;
-use crate::delay::files::{BEFORE_MS, DelayJournal, DelayState, OpenedFiles, RecoveryBasis, is_in_queue};
+use crate::delay::files::{
+    BEFORE_MS, DelayJournal, DelayState, LevelQueue, OpenedFiles, RecoveryBasis, is_in_queue,
+};
 use crate::delay::options::DelayOptions;
 use crate::delay::stats::DelayAccounts;
 use crate::delay::timer_queue::TimerQueue;
@@ -39,7 +41,7 @@ const AT_ONCE: usize = 1024;
 
 impl DelayEngine {
     /// Opens the engine of a store that is open for writing.
-    pub(in crate::delay) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
+    pub(crate) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
         let (_, log_end) = store.log().bounds()?;
         let opened = DelayJournal::open(store, log_end, options.timer_log_file_bytes)?;
         let OpenedFiles { journal, levels, basis, state } = opened;
@@ -140,9 +142,7 @@ impl DelayEngine {
     /// Returns the log offset of the first record of a level that may be undelivered.
     pub(super) fn first_undelivered_level_record(&self) -> Result<u64, StoreError> {
         let mut first = self.queue.log_seen();
-        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
-            let bounds = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-            let next = self.levels.next_of(queue_id, bounds);
+        for LevelQueue { queue_id, next, .. } in self.levels.queues(&self.store)? {
             let mut cursor = self.store.read(SCHEDULE_TOPIC, queue_id, Some(next), None, None)?;
             if let Some(record) = cursor.next_batch(1)?.pop() {
                 first = first.min(record.commit_log_offset);

@@ -35,7 +35,7 @@ use crate::delay::timer_record::{Timed, slot_of};
 
 /// The files for writing, with what was saved and what the next save contains.
 #[derive(Debug)]
-pub(in crate::delay) struct DelayJournal {
+pub(crate) struct DelayJournal {
     wheel: TimerWheel,
     log: TimerLog,
     files: StateFiles,
@@ -53,24 +53,24 @@ pub(in crate::delay) struct DelayJournal {
 
 /// The content of the next save: the state, and the records that enter the timer log.
 #[derive(Debug)]
-pub(in crate::delay) struct SaveSnapshot {
-    pub(in crate::delay) state: DelayState,
-    pub(in crate::delay) units: Vec<Timed>,
+pub(crate) struct SaveSnapshot {
+    pub(crate) state: DelayState,
+    pub(crate) units: Vec<Timed>,
 }
 
 /// The files as an open found them.
-pub(in crate::delay) struct OpenedFiles {
-    pub(in crate::delay) journal: DelayJournal,
-    pub(in crate::delay) levels: LevelOffsets,
-    pub(in crate::delay) basis: RecoveryBasis,
+pub(crate) struct OpenedFiles {
+    pub(crate) journal: DelayJournal,
+    pub(crate) levels: LevelOffsets,
+    pub(crate) basis: RecoveryBasis,
     /// The saved state, if there is one.
-    pub(in crate::delay) state: Option<DelayState>,
+    pub(crate) state: Option<DelayState>,
 }
 
 impl DelayJournal {
     /// Opens the files of a store that is open for writing, whose log ends at `log_end`. Replaces those that are not
     /// valid. New files of the timer log have `timer_log_file_bytes`.
-    pub(in crate::delay) fn open(
+    pub(crate) fn open(
         store: &Store,
         log_end: u64,
         timer_log_file_bytes: u64,
@@ -125,22 +125,22 @@ impl DelayJournal {
     }
 
     /// Returns the broker's checkpoint, as last read or written.
-    pub(in crate::delay) fn check(&self) -> &TimerCheckpoint {
+    pub(crate) fn check(&self) -> &TimerCheckpoint {
         &self.check
     }
 
-    pub(in crate::delay) fn log_end(&self) -> u64 {
+    pub(crate) fn log_end(&self) -> u64 {
         self.log.end()
     }
 
     /// Adds the missing units of the saved state to the wheel, and zeroes the timer log after them.
-    pub(in crate::delay) fn restore(&mut self, state: &DelayState) -> Result<(), StoreError> {
+    pub(crate) fn restore(&mut self, state: &DelayState) -> Result<(), StoreError> {
         replay_units(&mut self.wheel, &mut self.log, state.wheel_end, state.log_end)?;
         self.log.cut(state.log_end)
     }
 
     /// Takes over the timer log of a broker: adds its missing units to the wheel. Returns its last unit.
-    pub(in crate::delay) fn take_over(&mut self) -> Result<Option<TimerUnit>, StoreError> {
+    pub(crate) fn take_over(&mut self) -> Result<Option<TimerUnit>, StoreError> {
         let (_, files_end) = self.log.bounds();
         let from = broker_scan_start(&self.log, &self.check);
         replay_units(&mut self.wheel, &mut self.log, from, files_end)?;
@@ -164,7 +164,7 @@ impl DelayJournal {
     }
 
     /// Starts with an empty wheel and an empty timer log. With `had_state`, an earlier state exists.
-    pub(in crate::delay) fn reset(&mut self, had_state: bool) -> Result<(), StoreError> {
+    pub(crate) fn reset(&mut self, had_state: bool) -> Result<(), StoreError> {
         if had_state || self.wheel.exists() || self.log.bounds().1 > 0 {
             self.log.reset()?;
             self.wheel.reset()?;
@@ -175,12 +175,12 @@ impl DelayJournal {
     }
 
     /// Returns the first slot from `from` on that has units.
-    pub(in crate::delay) fn next_used_slot(&mut self, from: i64) -> Result<Option<i64>, StoreError> {
+    pub(crate) fn next_used_slot(&mut self, from: i64) -> Result<Option<i64>, StoreError> {
         self.wheel.next_used_slot(from)
     }
 
     /// Returns the records in a slot of the wheel, oldest first: messages, then deletions.
-    pub(in crate::delay) fn records_of(&mut self, slot: i64) -> Result<[Vec<(u64, u32)>; 2], StoreError> {
+    pub(crate) fn records_of(&mut self, slot: i64) -> Result<[Vec<(u64, u32)>; 2], StoreError> {
         let [mut messages, mut deletions] = [Vec::new(), Vec::new()];
         let mut next = self.wheel.slot(slot)?.map_or(-1, |slot| slot.last);
         while let Some(unit) = self.log.unit(next)? {
@@ -193,49 +193,49 @@ impl DelayJournal {
     }
 
     /// The next save contains changes.
-    pub(in crate::delay) fn mark_changed(&mut self) {
+    pub(crate) fn mark_changed(&mut self) {
         self.changed = true;
     }
 
-    pub(in crate::delay) fn is_changed(&self) -> bool {
+    pub(crate) fn is_changed(&self) -> bool {
         self.changed
     }
 
-    pub(in crate::delay) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed
     }
 
     /// Whether a later save has something to write.
-    pub(in crate::delay) fn has_unsaved(&self) -> bool {
+    pub(crate) fn has_unsaved(&self) -> bool {
         (self.changed || self.snapshot.is_some()) && !self.failed
     }
 
     /// Whether no snapshot waits, and the last one is at least `interval` old.
-    pub(in crate::delay) fn can_prepare(&self, time: Duration, interval: Duration) -> bool {
+    pub(crate) fn can_prepare(&self, time: Duration, interval: Duration) -> bool {
         self.snapshot.is_none() && time.saturating_sub(self.taken) >= interval
     }
 
     /// Returns the first slot that the saved state does not cover, and the log offset from which an open would search
     /// for deliveries.
-    pub(in crate::delay) fn saved_starts(&self) -> (i64, u64) {
+    pub(crate) fn saved_starts(&self) -> (i64, u64) {
         (self.state.read_slot, self.state.scan_from)
     }
 
     /// Makes `snapshot` the content of the next save.
-    pub(in crate::delay) fn prepare(&mut self, snapshot: SaveSnapshot, time: Duration) {
+    pub(crate) fn prepare(&mut self, snapshot: SaveSnapshot, time: Duration) {
         self.taken = time;
         self.changed = false;
         self.snapshot = Some(Box::new(snapshot));
     }
 
     /// Returns the end of the log that must be durable before the prepared snapshot is written; `None` without one.
-    pub(in crate::delay) fn needed_log_end(&self) -> Option<u64> {
+    pub(crate) fn needed_log_end(&self) -> Option<u64> {
         self.snapshot.as_ref().map(|snapshot| snapshot.state.as_of)
     }
 
     /// Writes the prepared snapshot. The log must be durable up to [`Self::needed_log_end`]. After an error, the records
     /// that are not in the timer log are in `queue` again.
-    pub(in crate::delay) fn write(
+    pub(crate) fn write(
         &mut self,
         store: &Store,
         queue: &mut TimerQueue,
@@ -348,7 +348,7 @@ fn unit(timed: &Timed, previous: i64) -> TimerUnit {
 }
 
 /// Adds the missing units of `log` in `from..end` to `wheel`, in memory. Returns the last unit.
-pub(in crate::delay) fn replay_units(
+pub(crate) fn replay_units(
     wheel: &mut TimerWheel,
     log: &mut TimerLog,
     from: u64,

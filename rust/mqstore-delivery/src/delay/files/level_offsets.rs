@@ -5,15 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mqstore_base::error::StoreError;
 use mqstore_base::store_files::LoadedConfig;
-use mqstore_format::crc32;
+use mqstore_engine::Store;
 use mqstore_format::json::{DelayOffsets, Dialect};
+use mqstore_format::{SCHEDULE_TOPIC, crc32};
 
 use super::state_file::{DelayState, MOST_LEVELS};
 
 /// The next offsets of the delay levels.
 #[derive(Debug)]
-pub(in crate::delay) struct LevelOffsets {
+pub(crate) struct LevelOffsets {
     next: BTreeMap<i32, i64>,
     /// Messages from the next offset of their level on that an open found to be delivered.
     delivered: BTreeMap<i32, BTreeSet<i64>>,
@@ -28,11 +30,21 @@ pub(in crate::delay) struct LevelOffsets {
     crc: u32,
 }
 
+/// The queue of a level, and its offsets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LevelQueue {
+    pub(crate) queue_id: i32,
+    pub(crate) min: i64,
+    /// The first offset that may be undelivered.
+    pub(crate) next: i64,
+    pub(crate) max: i64,
+}
+
 impl LevelOffsets {
     /// Returns the levels of `loaded`, as `delayOffset.json` was read, and of `state`, the saved state. If the file is
     /// the one that was written with the state, the state counts. If it is missing or damaged, each level has the
     /// highest offset of the two: offsets only grow.
-    pub(in crate::delay) fn new(loaded: LoadedConfig<DelayOffsets>, state: Option<&DelayState>) -> Self {
+    pub(crate) fn new(loaded: LoadedConfig<DelayOffsets>, state: Option<&DelayState>) -> Self {
         let is_whole = loaded.file.is_some() && loaded.damage().is_none();
         let text = loaded.file.as_ref().or(loaded.backup.as_ref()).map(|file| file.bytes.clone());
         let text = text.unwrap_or_default();
@@ -55,38 +67,47 @@ impl LevelOffsets {
         Self { next, delivered: BTreeMap::new(), file, dialect, changed, is_known, crc: crc32(&text) }
     }
 
-    pub(in crate::delay) fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         self.is_known
     }
 
-    pub(in crate::delay) fn crc(&self) -> u32 {
+    pub(crate) fn crc(&self) -> u32 {
         self.crc
     }
 
     /// Returns the next offset of each level.
-    pub(in crate::delay) fn all(&self) -> &BTreeMap<i32, i64> {
+    pub(crate) fn all(&self) -> &BTreeMap<i32, i64> {
         &self.next
     }
 
+    /// Returns the queues of all levels.
+    pub(crate) fn queues(&self, store: &Store) -> Result<Vec<LevelQueue>, StoreError> {
+        let queue = |queue_id| {
+            let (min, max) = store.bounds(SCHEDULE_TOPIC, queue_id)?;
+            Ok(LevelQueue { queue_id, min, next: self.next_of(queue_id, (min, max)), max })
+        };
+        store.queue_ids(SCHEDULE_TOPIC)?.into_iter().map(queue).collect()
+    }
+
     /// Returns the first offset of the level with this queue that may be undelivered, within the bounds of the queue.
-    pub(in crate::delay) fn next_of(&self, queue_id: i32, (min, max): (i64, i64)) -> i64 {
+    pub(crate) fn next_of(&self, queue_id: i32, (min, max): (i64, i64)) -> i64 {
         self.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min).clamp(min, max)
     }
 
     /// Whether the message at `offset` of `level` is before the next offset.
-    pub(in crate::delay) fn is_before_next(&self, level: i32, offset: i64) -> bool {
+    pub(crate) fn is_before_next(&self, level: i32, offset: i64) -> bool {
         self.next.get(&level).is_some_and(|next| offset < *next)
     }
 
     /// Notes that all messages of `level` before `next` are delivered, as an open found.
-    pub(in crate::delay) fn raise(&mut self, level: i32, next: i64) {
+    pub(crate) fn raise(&mut self, level: i32, next: i64) {
         let known = self.next.entry(level).or_insert(0);
         *known = (*known).max(next);
         self.changed = true;
     }
 
     /// Notes that the messages of `level` before `end` are delivered. Returns the next offset.
-    pub(in crate::delay) fn advance(&mut self, level: i32, end: i64) -> i64 {
+    pub(crate) fn advance(&mut self, level: i32, end: i64) -> i64 {
         let next = self.skip_delivered(level, end);
         self.next.insert(level, next);
         self.changed = true;
@@ -94,12 +115,12 @@ impl LevelOffsets {
     }
 
     /// Sets the next offset of `level`; the file need not be written for it.
-    pub(in crate::delay) fn set(&mut self, level: i32, next: i64) {
+    pub(crate) fn set(&mut self, level: i32, next: i64) {
         self.next.insert(level, next);
     }
 
     /// Notes that the messages `found` of `level` are delivered, from its offset `next` on.
-    pub(in crate::delay) fn add_delivered(&mut self, level: i32, next: i64, found: BTreeSet<i64>) {
+    pub(crate) fn add_delivered(&mut self, level: i32, next: i64, found: BTreeSet<i64>) {
         if !found.is_empty() {
             self.delivered.insert(level, found);
             self.advance(level, next);
@@ -120,18 +141,18 @@ impl LevelOffsets {
     }
 
     /// Whether the message at `offset` of `level` is delivered, although it is not before the next offset.
-    pub(in crate::delay) fn is_delivered(&self, level: i32, offset: i64) -> bool {
+    pub(crate) fn is_delivered(&self, level: i32, offset: i64) -> bool {
         self.delivered.get(&level).is_some_and(|delivered| delivered.contains(&offset))
     }
 
     /// Returns the number of such messages of the level with this queue, from `next` on.
-    pub(in crate::delay) fn count_delivered(&self, queue_id: i32, next: i64) -> u64 {
+    pub(crate) fn count_delivered(&self, queue_id: i32, next: i64) -> u64 {
         let delivered = self.delivered.get(&queue_id.saturating_add(1));
         delivered.map_or(0, |found| found.range(next..).count() as u64)
     }
 
     /// Returns the text of `delayOffset.json` if it must be written; [`Self::note_written`] follows.
-    pub(in crate::delay) fn text_to_write(&mut self, now_ms: i64) -> Option<String> {
+    pub(crate) fn text_to_write(&mut self, now_ms: i64) -> Option<String> {
         self.changed.then(|| {
             self.file.table.clone_from(&self.next);
             self.file.data_version = self.file.data_version.next(now_ms);
@@ -139,7 +160,7 @@ impl LevelOffsets {
         })
     }
 
-    pub(in crate::delay) fn note_written(&mut self) {
+    pub(crate) fn note_written(&mut self) {
         self.changed = false;
     }
 }

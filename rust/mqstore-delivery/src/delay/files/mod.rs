@@ -10,7 +10,7 @@ mod timer_log;
 mod timer_wheel;
 
 pub(super) use journal::{DelayJournal, OpenedFiles, SaveSnapshot, replay_units};
-pub(super) use level_offsets::LevelOffsets;
+pub(super) use level_offsets::{LevelOffsets, LevelQueue};
 pub(super) use recovery_basis::{
     BEFORE_MS, RecoveryBasis, basis, broker_scan_start, check_bytes_in_use, is_in_queue,
 };

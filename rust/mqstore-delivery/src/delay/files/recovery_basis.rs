@@ -10,18 +10,18 @@ use super::timer_log::TimerLog;
 use super::timer_wheel::TimerWheel;
 
 /// How far before a broker's read time the search for its deliveries starts, in case clocks went back.
-pub(in crate::delay) const BEFORE_MS: i64 = 60_000;
+pub(crate) const BEFORE_MS: i64 = 60_000;
 
 /// The files on which an open relies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::delay) enum RecoveryBasis {
+pub(crate) enum RecoveryBasis {
     Ours,
     Broker,
     Queue,
 }
 
 /// Returns the position at which the search of a broker's timer log starts: the file before the one of its checkpoint.
-pub(in crate::delay) fn broker_scan_start(log: &TimerLog, check: &TimerCheckpoint) -> u64 {
+pub(crate) fn broker_scan_start(log: &TimerLog, check: &TimerCheckpoint) -> u64 {
     let (begin, files_end) = log.bounds();
     let from = u64::try_from(check.last_timer_log_flush_pos).unwrap_or(0);
     let from = from.saturating_sub(log.file_bytes()).max(begin).min(files_end);
@@ -29,11 +29,11 @@ pub(in crate::delay) fn broker_scan_start(log: &TimerLog, check: &TimerCheckpoin
 }
 
 /// Returns the fields of `timercheck`, or the part of them that exists.
-pub(in crate::delay) fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
     bytes.get(..TIMER_CHECK_FIELD_BYTES).unwrap_or(bytes).to_vec()
 }
 
-pub(in crate::delay) fn basis(
+pub(crate) fn basis(
     store: &Store,
     state: Option<&DelayState>,
     (wheel, log): (Option<&TimerWheel>, Option<&TimerLog>),
@@ -60,7 +60,7 @@ pub(in crate::delay) fn basis(
 }
 
 /// Whether the last record that entered the wheel is still at its position.
-pub(in crate::delay) fn is_in_queue(store: &Store, state: &DelayState) -> Result<bool, StoreError> {
+pub(crate) fn is_in_queue(store: &Store, state: &DelayState) -> Result<bool, StoreError> {
     if state.last_record < 0 || state.queue_next == 0 {
         return Ok(true);
     }

@@ -28,36 +28,36 @@ const MAGIC: &[u8; 8] = b"MQSDELAY";
 const VERSION: u32 = 1;
 const SLOT: usize = 4096;
 /// Maximum number of levels in a slot.
-pub(in crate::delay) const MOST_LEVELS: usize = DelayLevels::MOST as usize;
+pub(crate) const MOST_LEVELS: usize = DelayLevels::MOST as usize;
 
 /// The content of a slot; see the module's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::delay) struct DelayState {
-    pub(in crate::delay) number: u64,
+pub(crate) struct DelayState {
+    pub(crate) number: u64,
     /// All slots before this time were delivered.
-    pub(in crate::delay) read_slot: i64,
+    pub(crate) read_slot: i64,
     /// Deliveries of later slots are after this offset of the commit log.
-    pub(in crate::delay) scan_from: u64,
+    pub(crate) scan_from: u64,
     /// `pending` excludes all deliveries before this offset of the commit log.
-    pub(in crate::delay) as_of: u64,
+    pub(crate) as_of: u64,
     /// The first offset of the timer queue that is in neither wheel nor timer log.
-    pub(in crate::delay) queue_next: i64,
+    pub(crate) queue_next: i64,
     /// The log offset of the record before it; -1 if there is none.
-    pub(in crate::delay) last_record: i64,
+    pub(crate) last_record: i64,
     /// The timer log starts at this position or earlier.
-    pub(in crate::delay) log_begin: u64,
+    pub(crate) log_begin: u64,
     /// The end of the timer log.
-    pub(in crate::delay) log_end: u64,
+    pub(crate) log_end: u64,
     /// The position in the timer log up to which the wheel on disk has its units.
-    pub(in crate::delay) wheel_end: u64,
+    pub(crate) wheel_end: u64,
     /// Number of waiting messages.
-    pub(in crate::delay) pending: u64,
+    pub(crate) pending: u64,
     /// Checksums of `timercheck`: known and intended.
-    pub(in crate::delay) check: [u32; 2],
+    pub(crate) check: [u32; 2],
     /// Checksums of `delayOffset.json`: known and intended.
-    pub(in crate::delay) offsets: [u32; 2],
+    pub(crate) offsets: [u32; 2],
     /// The next offset of each delay level.
-    pub(in crate::delay) levels: BTreeMap<i32, i64>,
+    pub(crate) levels: BTreeMap<i32, i64>,
 }
 
 impl DelayState {
@@ -125,7 +125,7 @@ impl DelayState {
 
 /// The three files of the state.
 #[derive(Debug)]
-pub(in crate::delay) struct StateFiles {
+pub(crate) struct StateFiles {
     files: StoreFiles,
     file: Option<Arc<dyn VfsFile>>,
     number: u64,
@@ -137,7 +137,7 @@ impl StateFiles {
     }
 
     /// Reads the state of the store at `files`.
-    pub(in crate::delay) fn load(files: &StoreFiles) -> Result<(Self, Option<DelayState>), StoreError> {
+    pub(crate) fn load(files: &StoreFiles) -> Result<(Self, Option<DelayState>), StoreError> {
         let bytes = files.read_state(&Self::path(files), 2 * SLOT as u64)?;
         let slots = [bytes.get(..SLOT.min(bytes.len())), bytes.get(SLOT..)];
         let states = slots.into_iter().flatten().filter_map(DelayState::decode);
@@ -148,7 +148,7 @@ impl StateFiles {
 
     /// Returns a note if the file of the saved state exists and neither slot is valid. With `keep`, makes a copy of it
     /// in `lost+found`.
-    pub(in crate::delay) fn damage_note(&self, keep: bool) -> Result<Option<String>, StoreError> {
+    pub(crate) fn damage_note(&self, keep: bool) -> Result<Option<String>, StoreError> {
         let path = Self::path(&self.files);
         let bytes = self.files.read_config(&path)?.unwrap_or_default();
         if bytes.is_empty() || self.number > 0 {
@@ -165,7 +165,7 @@ impl StateFiles {
     }
 
     /// Writes `state`; durable when this returns.
-    pub(in crate::delay) fn store(&mut self, state: &mut DelayState) -> Result<(), StoreError> {
+    pub(crate) fn store(&mut self, state: &mut DelayState) -> Result<(), StoreError> {
         let path = Self::path(&self.files);
         self.number += 1;
         state.number = self.number;
@@ -203,16 +203,16 @@ impl StateFiles {
     }
 
     /// Reads `timercheck`; empty if there is none.
-    pub(in crate::delay) fn check(&self) -> Vec<u8> {
+    pub(crate) fn check(&self) -> Vec<u8> {
         self.files.vfs.read_file(&self.check_path(), 1 << 16).unwrap_or_default()
     }
 
     /// Reads `delayOffset.json` and, if it is missing or damaged, its backup.
-    pub(in crate::delay) fn offsets(&self) -> Result<LoadedConfig<DelayOffsets>, StoreError> {
+    pub(crate) fn offsets(&self) -> Result<LoadedConfig<DelayOffsets>, StoreError> {
         self.files.load_config(DELAY_OFFSET_FILE)
     }
 
-    pub(in crate::delay) fn write_timer_check(&self, fields: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn write_timer_check(&self, fields: &[u8]) -> Result<(), StoreError> {
         let path = self.check_path();
         let known = self.files.vfs.open(&path, Access::ReadWrite);
         if let Ok(file) = known
@@ -228,7 +228,7 @@ impl StateFiles {
     }
 
     /// Replaces `delayOffset.json`. A damaged file is copied first.
-    pub(in crate::delay) fn write_delay_offsets(&self, text: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn write_delay_offsets(&self, text: &[u8]) -> Result<(), StoreError> {
         if let Some(damage) = self.offsets()?.damage() {
             self.files.keep_config(&damage.path, &damage.bytes)?;
         }

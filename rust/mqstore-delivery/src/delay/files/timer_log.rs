@@ -25,7 +25,7 @@ const READ_BYTES: u64 = 8192 * UNIT;
 
 /// The timer log; see the module's text.
 #[derive(Debug)]
-pub(in crate::delay) struct TimerLog {
+pub(crate) struct TimerLog {
     files: StoreFiles,
     folder: PathBuf,
     file_bytes: u64,
@@ -38,7 +38,7 @@ pub(in crate::delay) struct TimerLog {
 impl TimerLog {
     /// Opens the log of the store at `files`. New files have `file_bytes` bytes, unless files exist. The caller sets
     /// the end of the log. `None` if the files are not a valid timer log.
-    pub(in crate::delay) fn open(
+    pub(crate) fn open(
         files: &StoreFiles,
         file_bytes: u64,
         access: Access,
@@ -71,16 +71,16 @@ impl TimerLog {
     }
 
     /// One past the last unit.
-    pub(in crate::delay) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    pub(in crate::delay) fn file_bytes(&self) -> u64 {
+    pub(crate) fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
 
     /// Returns the start of the first file and the end of the last one.
-    pub(in crate::delay) fn bounds(&self) -> (u64, u64) {
+    pub(crate) fn bounds(&self) -> (u64, u64) {
         let begin = self.segments.first_key_value().map_or(0, |(base, _)| *base);
         let end = self.segments.last_key_value().map_or(begin, |(base, _)| base + self.file_bytes);
         (begin, end)
@@ -97,13 +97,13 @@ impl TimerLog {
 
     /// Returns the position of a unit that is appended after `end`. It is in the next file if this one has no space
     /// for the unit and a blank.
-    pub(in crate::delay) fn next_unit_position(&self, end: u64) -> u64 {
+    pub(crate) fn next_unit_position(&self, end: u64) -> u64 {
         let next = self.base(end) + self.file_bytes;
         if next - end < UNIT + TIMER_BLANK_BYTES as u64 { next } else { end }
     }
 
     /// Writes units at the positions that consecutive calls of [`Self::next_unit_position`] returned.
-    pub(in crate::delay) fn append(&mut self, units: &[(u64, TimerUnit)]) -> Result<(), StoreError> {
+    pub(crate) fn append(&mut self, units: &[(u64, TimerUnit)]) -> Result<(), StoreError> {
         let mut end = self.end;
         let mut buffer = Vec::new();
         for run in units.chunk_by(|(before, _), (after, _)| before + UNIT == *after) {
@@ -139,7 +139,7 @@ impl TimerLog {
     }
 
     /// Makes all appended units durable.
-    pub(in crate::delay) fn sync(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn sync(&mut self) -> Result<(), StoreError> {
         for base in &self.unsynced {
             let Some(file) = self.segments.get(base) else { continue };
             let path = self.folder.join(offset_file_name(*base));
@@ -150,7 +150,7 @@ impl TimerLog {
     }
 
     /// Returns the unit at `position`; `None` if there is none.
-    pub(in crate::delay) fn unit(&self, position: i64) -> Result<Option<TimerUnit>, StoreError> {
+    pub(crate) fn unit(&self, position: i64) -> Result<Option<TimerUnit>, StoreError> {
         let Ok(place) = u64::try_from(position) else { return Ok(None) };
         let base = self.base(place);
         let (Some(file), true) = (self.segments.get(&base), place < self.end) else { return Ok(None) };
@@ -167,7 +167,7 @@ impl TimerLog {
 
     /// Calls `visit` with the units from `from` to `end`, or to the first bytes that are not a unit. Returns the
     /// position at which it stops, and makes it the end of the log.
-    pub(in crate::delay) fn walk(
+    pub(crate) fn walk(
         &mut self,
         from: u64,
         end: u64,
@@ -203,7 +203,7 @@ impl TimerLog {
     }
 
     /// Makes `end` the end of the log and zeroes all written bytes after it.
-    pub(in crate::delay) fn cut(&mut self, end: u64) -> Result<(), StoreError> {
+    pub(crate) fn cut(&mut self, end: u64) -> Result<(), StoreError> {
         self.end = end;
         let bases: Vec<u64> =
             self.segments.keys().copied().filter(|base| base + self.file_bytes > end).collect();
@@ -235,7 +235,7 @@ impl TimerLog {
 
     /// Returns the start of the first file to keep, for [`Self::remove_before`]. The records of all earlier files are
     /// below `log_min`, the first offset of the commit log.
-    pub(in crate::delay) fn first_kept_file(&self, log_min: u64) -> Result<u64, StoreError> {
+    pub(crate) fn first_kept_file(&self, log_min: u64) -> Result<u64, StoreError> {
         let (mut begin, _) = self.bounds();
         while begin + self.file_bytes < self.end {
             // The last position at which a unit fits, whatever the file has after its last unit.
@@ -249,14 +249,14 @@ impl TimerLog {
         Ok(begin)
     }
 
-    pub(in crate::delay) fn remove_before(&mut self, begin: u64) -> Result<(), StoreError> {
+    pub(crate) fn remove_before(&mut self, begin: u64) -> Result<(), StoreError> {
         while let Some(base) = self.segments.keys().next().copied().filter(|base| *base < begin) {
             self.remove(base)?;
         }
         Ok(())
     }
 
-    pub(in crate::delay) fn reset(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn reset(&mut self) -> Result<(), StoreError> {
         while let Some((base, _)) = self.segments.first_key_value() {
             let base = *base;
             self.remove(base)?;

@@ -24,7 +24,7 @@ type WheelPage = [u8; PAGE_BYTES];
 
 /// The timer wheel; see the module's text.
 #[derive(Debug)]
-pub(in crate::delay) struct TimerWheel {
+pub(crate) struct TimerWheel {
     files: StoreFiles,
     path: PathBuf,
     /// `None` until the first flush, if there was no file.
@@ -37,7 +37,7 @@ pub(in crate::delay) struct TimerWheel {
 
 impl TimerWheel {
     /// Opens the wheel of the store at `files`; `None` if the file is not a valid wheel.
-    pub(in crate::delay) fn open(files: &StoreFiles, access: Access) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn open(files: &StoreFiles, access: Access) -> Result<Option<Self>, StoreError> {
         let path = files.root.join(TIMERWHEEL_FILE);
         let file = match files.vfs.open(&path, access) {
             Ok(file) => Some(file),
@@ -62,7 +62,7 @@ impl TimerWheel {
         Ok(Some(wheel))
     }
 
-    pub(in crate::delay) fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.file.is_some()
     }
 
@@ -112,7 +112,7 @@ impl TimerWheel {
     }
 
     /// Returns the slot of `time`, if it has units.
-    pub(in crate::delay) fn slot(&mut self, time: i64) -> Result<Option<TimerSlot>, StoreError> {
+    pub(crate) fn slot(&mut self, time: i64) -> Result<Option<TimerSlot>, StoreError> {
         let index = TimerSlot::index(time) as usize;
         let place = index % SLOTS_OF_PAGE;
         let page = self.page(index / SLOTS_OF_PAGE)?;
@@ -121,13 +121,13 @@ impl TimerWheel {
     }
 
     /// Returns the slot of `time`, which may have no units.
-    pub(in crate::delay) fn slot_or_empty(&mut self, time: i64) -> Result<TimerSlot, StoreError> {
+    pub(crate) fn slot_or_empty(&mut self, time: i64) -> Result<TimerSlot, StoreError> {
         let empty = TimerSlot { time, first: -1, last: -1, count: 0, magic: 0 };
         Ok(self.slot(time)?.unwrap_or(empty))
     }
 
     /// Replaces a slot, in memory.
-    pub(in crate::delay) fn put(&mut self, slot: &TimerSlot) -> Result<(), StoreError> {
+    pub(crate) fn put(&mut self, slot: &TimerSlot) -> Result<(), StoreError> {
         let index = TimerSlot::index(slot.time) as usize;
         let number = index / SLOTS_OF_PAGE;
         let page = self.page(number)?;
@@ -140,7 +140,7 @@ impl TimerWheel {
     }
 
     /// Returns the first time from `from` on, within one turn, whose slot has units.
-    pub(in crate::delay) fn next_used_slot(&mut self, from: i64) -> Result<Option<i64>, StoreError> {
+    pub(crate) fn next_used_slot(&mut self, from: i64) -> Result<Option<i64>, StoreError> {
         let end = from.saturating_add(WHEEL_SLOTS);
         let mut time = from;
         while time < end {
@@ -162,7 +162,7 @@ impl TimerWheel {
     }
 
     /// Writes the changes; durable when this returns. After an error, the next call writes them again.
-    pub(in crate::delay) fn flush(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         if self.dirty.is_empty() {
             return Ok(());
         }
@@ -194,7 +194,7 @@ impl TimerWheel {
     }
 
     /// Removes the file, and forgets all slots.
-    pub(in crate::delay) fn reset(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn reset(&mut self) -> Result<(), StoreError> {
         self.file = None;
         self.pages.iter_mut().for_each(|page| *page = None);
         self.used.iter_mut().for_each(|word| *word = 0);
@@ -204,7 +204,7 @@ impl TimerWheel {
 }
 
 /// Returns the slot after a unit at `position` became its last.
-pub(in crate::delay) fn slot_ending_at(slot: TimerSlot, position: i64, deletes: bool) -> TimerSlot {
+pub(crate) fn slot_ending_at(slot: TimerSlot, position: i64, deletes: bool) -> TimerSlot {
     TimerSlot {
         first: if slot.first < 0 { position } else { slot.first },
         last: position,
@@ -214,7 +214,7 @@ pub(in crate::delay) fn slot_ending_at(slot: TimerSlot, position: i64, deletes: 
 }
 
 /// Creates a sparse file of `len` bytes. It gets its name only with this length, and the name is durable.
-pub(in crate::delay) fn new_file(
+pub(crate) fn new_file(
     files: &StoreFiles,
     path: &std::path::Path,
     len: u64,
@@ -234,7 +234,7 @@ pub(in crate::delay) fn new_file(
 }
 
 /// Removes a file, if it exists.
-pub(in crate::delay) fn remove(files: &StoreFiles, path: &std::path::Path) -> Result<(), StoreError> {
+pub(crate) fn remove(files: &StoreFiles, path: &std::path::Path) -> Result<(), StoreError> {
     match files.vfs.remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(StoreError::io(path, "removing a file", error))

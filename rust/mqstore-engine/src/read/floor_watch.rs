@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use super::query::read;
 use super::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
@@ -52,7 +51,7 @@ impl FloorWatch {
 
 impl FloorChange {
     /// Whether the topic was deleted meanwhile.
-    pub(crate) fn deletes(&self, topic: &str) -> bool {
+    pub(super) fn deletes(&self, topic: &str) -> bool {
         self.before.deleted(topic) != self.now.deleted(topic)
     }
 
@@ -64,34 +63,5 @@ impl FloorChange {
             return self.deletes(found.topic);
         }
         self.now.hides(found.topic, record.commit_log_offset)
-    }
-}
-
-/// Removes the messages that are hidden by now from the messages that were read before: `retain` keeps those for which its argument is true. With `topic`, they were read from
-/// its queues.
-///
-/// # Errors
-/// If a message of `topic` itself is hidden, the error of a read from its offset: it must not be skipped silently.
-pub(crate) fn drop_hidden(
-    view: &Arc<dyn View>,
-    watch: &mut FloorWatch,
-    topic: Option<&str>,
-    mut retain: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
-) -> Result<(), StoreError> {
-    let Some(change) = watch.follow(&**view)? else { return Ok(()) };
-    let mut lost = None::<(i64, i32)>;
-    retain(&mut |record| {
-        let is_hidden = change.hides(&**view, record);
-        if is_hidden && let Some(found) = record.view().ok().filter(|found| Some(found.topic) == topic) {
-            let place = (record.queue_offset, found.queue_id);
-            lost = Some(lost.map_or(place, |first| first.min(place)));
-        }
-        !is_hidden
-    });
-    match (topic, lost) {
-        (Some(topic), Some((offset, queue_id))) => {
-            read(view, topic, queue_id, Some(offset), None, None).map(drop)
-        }
-        _ => Ok(()),
     }
 }

@@ -21,23 +21,7 @@ use mqstore_log::consume_queue::{ConsumeQueue, MappedUnit};
 /// Number of messages whose memory waits overlap.
 const SIDE_BY_SIDE: usize = 16;
 
-/// Returns the message at `offset` of a queue; `None` if the queue has no message there, because a compaction
-/// dropped it or no record ever had this offset. A batch that is stored as one record is found at each of its
-/// offsets.
-///
-/// # Errors
-/// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] for an offset below the minimum, or not below
-/// the maximum; the errors of [`read`].
-pub(crate) fn message_at(
-    view: &Arc<dyn View>,
-    topic: &str,
-    queue_id: i32,
-    offset: i64,
-) -> Result<Option<StoredRecord>, StoreError> {
-    Ok(messages_at(view, topic, queue_id, &[offset])?.pop().flatten())
-}
-
-/// Returns the messages at `offsets` of a queue, in the given order; see [`message_at`].
+/// Returns the messages at `offsets` of a queue, in the given order; see [`crate::Store::message_at`].
 pub(crate) fn messages_at(
     view: &Arc<dyn View>,
     topic: &str,

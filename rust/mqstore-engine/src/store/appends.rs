@@ -46,6 +46,6 @@ impl Store {
 
     /// Returns the appends of the layers above.
     pub fn system_appends(&self) -> SystemAppends<'_> {
-        SystemAppends::new(self)
+        SystemAppends(self)
     }
 }

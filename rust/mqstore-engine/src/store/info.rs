@@ -122,27 +122,21 @@ impl Store {
 
     /// Returns the functions for tools that work on directories.
     pub fn inspection(&self) -> Inspection<'_> {
-        Inspection::new(self)
+        Inspection(self)
     }
 }
 
 /// Functions of an open store for the tools that work on directories; from [`Store::inspection`].
 #[derive(Clone, Copy)]
-pub struct Inspection<'a> {
-    store: &'a Store,
-}
+pub struct Inspection<'a>(pub(super) &'a Store);
 
-impl<'a> Inspection<'a> {
-    pub(super) fn new(store: &'a Store) -> Self {
-        Self { store }
-    }
-
+impl Inspection<'_> {
     /// Returns the geometry of queue and index files of a store open for reading; a default for a writer.
     ///
     /// # Errors
     /// The queues cannot be read.
     pub fn geometry(&self) -> Result<Geometry, StoreError> {
-        match &self.store.inner.side {
+        match &self.0.inner.side {
             OpenSide::Reader(reader) => {
                 reader.look_at_all()?;
                 Ok(reader.geometry())
@@ -154,20 +148,20 @@ impl<'a> Inspection<'a> {
     /// Flushes a store that is open for writing. Returns the log offset at which a copy must end: the durable one, or
     /// in a reader the one that the writer published.
     pub fn settle(&self) -> Result<u64, StoreError> {
-        match &self.store.inner.side {
+        match &self.0.inner.side {
             OpenSide::Writer(writer, _) => {
                 writer.engine.flush()?;
                 Ok(writer.engine.log.sync_point().position)
             }
-            OpenSide::Reader(_) => self.store.view().catch_up(),
+            OpenSide::Reader(_) => self.0.view().catch_up(),
         }
     }
 
     /// Returns options with which a copy of the store gets queue and index files of the same geometry.
     pub fn copy_options(&self) -> StoreOptions {
-        let files = &self.store.inner.files;
+        let files = &self.0.inner.files;
         let mut options = StoreOptions::default();
-        let (queue_file_bytes, index) = match &self.store.inner.side {
+        let (queue_file_bytes, index) = match &self.0.inner.side {
             OpenSide::Writer(writer, _) => {
                 options = writer.engine.options.clone();
                 (Some(writer.engine.queues.file_bytes()), Some(writer.engine.index.geometry()))
@@ -186,7 +180,7 @@ impl<'a> Inspection<'a> {
             (options.index_slots, options.index_entries) = (index.slots, index.entries);
         }
         // For a copy of a directory that stores no table.
-        options.delay_levels = Some(self.store.delay_tables().latest().clone());
+        options.delay_levels = Some(self.0.delay_tables().latest().clone());
         options.commit_log_paths.clear();
         options.read_only_commit_log_paths.clear();
         options.derived_path = None;
@@ -199,8 +193,8 @@ impl<'a> Inspection<'a> {
     /// # Errors
     /// [`StoreError::Corrupt`] if neither of them can be parsed; I/O errors.
     pub fn config_json(&self, name: &str) -> Result<Option<String>, StoreError> {
-        self.store.check()?;
-        let files = &self.store.inner.files;
+        self.0.check()?;
+        let files = &self.0.inner.files;
         let path = files.config().join(name);
         let mut damage = None;
         for path in [path.clone(), path.with_extension("json.bak")] {

@@ -11,18 +11,12 @@ use crate::scan;
 
 /// See the header of this module; from [`Store::log`].
 #[derive(Clone, Copy)]
-pub struct LogReads<'a> {
-    store: &'a Store,
-}
+pub struct LogReads<'a>(pub(super) &'a Store);
 
-impl<'a> LogReads<'a> {
-    pub(super) fn new(store: &'a Store) -> Self {
-        Self { store }
-    }
-
+impl LogReads<'_> {
     /// Returns a cursor on every record of the log from `start` (default: its beginning) in log order; needs no queue.
     pub fn scan(&self, start: Option<u64>) -> Result<LogCursor, StoreError> {
-        let view = self.store.checked()?;
+        let view = self.0.checked()?;
         let limit = view.catch_up()?;
         let first = start.unwrap_or_else(|| view.list().min_offset());
         Ok(LogCursor::new(view, first, limit))
@@ -34,7 +28,7 @@ impl<'a> LogReads<'a> {
     /// [`StoreError::Corrupt`] if no record starts there, if its topic was deleted since, or if the retention of the
     /// topic hides it.
     pub fn get_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
-        query::get_at(&self.store.checked()?, commit_log_offset)
+        query::get_at(&self.0.checked()?, commit_log_offset)
     }
 
     /// Returns the record at a log offset, also of a deleted topic; `None` if no record starts there.
@@ -42,7 +36,7 @@ impl<'a> LogReads<'a> {
     /// # Errors
     /// Those of [`Self::get_at`], except the error for an offset without a record.
     pub fn record_at(&self, commit_log_offset: u64) -> Result<Option<StoredRecord>, StoreError> {
-        let view = self.store.checked()?;
+        let view = self.0.checked()?;
         if commit_log_offset >= view.catch_up()? {
             return Ok(None);
         }
@@ -58,13 +52,13 @@ impl<'a> LogReads<'a> {
     /// # Errors
     /// Errors of reading the log. Damage of single records is no error.
     pub fn records_at(&self, places: &[(u64, u32)]) -> Result<Vec<Option<StoredRecord>>, StoreError> {
-        levels::records_at(&self.store.checked()?, places)
+        levels::records_at(&self.0.checked()?, places)
     }
 
     /// Returns the start of the last segment whose first message was stored before `time_ms`; if there is none, the
     /// start of the log.
     pub fn offset_before(&self, time_ms: i64) -> Result<u64, StoreError> {
-        levels::log_offset_before(&self.store.checked()?, time_ms)
+        levels::log_offset_before(&self.0.checked()?, time_ms)
     }
 
     /// Returns log offsets at which scans of a queue's messages in `range` can begin. For each of `positions`, which
@@ -80,12 +74,12 @@ impl<'a> LogReads<'a> {
         range: (i64, i64),
         positions: &[u64],
     ) -> Result<Vec<u64>, StoreError> {
-        scan::scan_cuts(&self.store.checked()?, topic, queue_id, range, positions)
+        scan::scan_cuts(&self.0.checked()?, topic, queue_id, range, positions)
     }
 
     /// Returns the first log offset, and one more than the last visible one.
     pub fn bounds(&self) -> Result<(u64, u64), StoreError> {
-        let view = self.store.checked()?;
+        let view = self.0.checked()?;
         let visible = view.catch_up()?;
         Ok((view.list().min_offset(), visible))
     }

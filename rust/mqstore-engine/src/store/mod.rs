@@ -148,16 +148,7 @@ impl Store {
             OpenSide::Writer(writer, _) => writer.topic_retentions.older(),
             OpenSide::Reader(_) => OlderSlot::default(),
         };
-        let store = Self {
-            inner: Arc::new(StoreInner {
-                files,
-                mode,
-                side,
-                find_deliveries: OnceLock::new(),
-                older,
-                closed: AtomicBool::new(false),
-            }),
-        };
+        let store = Self { inner: StoreInner::new(files, mode, side, older) };
         for note in store.notes() {
             options.hooks.tell("warning", None, note);
         }
@@ -175,16 +166,7 @@ impl Store {
         let mut files = StoreFiles::new(vfs, clock, path).for_reading()?.with_logs(options)?;
         files.max_open_files = options.max_open_files;
         let side = OpenSide::Reader(Arc::new(Reader::open_log(&files, options)?));
-        Ok(Self {
-            inner: Arc::new(StoreInner {
-                files,
-                mode: OpenMode::Read,
-                side,
-                find_deliveries: OnceLock::new(),
-                older: OlderSlot::default(),
-                closed: AtomicBool::new(false),
-            }),
-        })
+        Ok(Self { inner: StoreInner::new(files, OpenMode::Read, side, OlderSlot::default()) })
     }
 
     /// Returns the root of the store.
@@ -348,6 +330,11 @@ impl Store {
 }
 
 impl StoreInner {
+    fn new(files: StoreFiles, mode: OpenMode, side: OpenSide, older: OlderSlot) -> Arc<Self> {
+        let (find_deliveries, closed) = (OnceLock::new(), AtomicBool::new(false));
+        Arc::new(Self { files, mode, side, find_deliveries, older, closed })
+    }
+
     fn close(&self) -> Result<(), StoreError> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());

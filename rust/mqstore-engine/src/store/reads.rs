@@ -9,7 +9,7 @@ use mqstore_base::store_files::DelayTables;
 use super::log_reads::LogReads;
 use super::{OpenSide, Store};
 use crate::read::cursor::{LookupCursor, QueueCursor};
-use crate::read::floor_watch::{self, FloorWatch};
+use crate::read::floor_watch::FloorWatch;
 use crate::read::levels::LevelTimes;
 use crate::read::merged::{self, MergedCursor, TopicRead};
 use crate::read::pop_checkpoints::{self, PopState};
@@ -113,7 +113,7 @@ impl Store {
         queue_id: i32,
         offset: i64,
     ) -> Result<Option<StoredRecord>, StoreError> {
-        random_read::message_at(&self.checked()?, topic, queue_id, offset)
+        Ok(self.messages_at(topic, queue_id, &[offset])?.pop().flatten())
     }
 
     /// Returns the messages at `offsets` of a queue, in the given order; see [`Self::message_at`].
@@ -240,7 +240,7 @@ impl Store {
 
     /// Returns the reads of the log.
     pub fn log(&self) -> LogReads<'_> {
-        LogReads::new(self)
+        LogReads(self)
     }
 }
 
@@ -254,8 +254,8 @@ impl FloorWatch {
         }
     }
 
-    /// Removes the messages that are hidden by now from the messages that were read before: `retain` keeps those for which its argument is true. With `topic`, they were read from
-    /// its queues.
+    /// Removes the messages that are hidden by now from those that were read before: `retain` keeps a message if its
+    /// argument is true. With `topic`, they were read from its queues.
     ///
     /// # Errors
     /// If a message of `topic` itself is hidden, the error of a read from its offset: it must not be skipped silently.
@@ -263,9 +263,25 @@ impl FloorWatch {
         &mut self,
         store: &Store,
         topic: Option<&str>,
-        retain: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
+        mut retain: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
     ) -> Result<(), StoreError> {
-        floor_watch::drop_hidden(&store.view(), self, topic, retain)
+        let view = store.view();
+        let Some(change) = self.follow(&*view)? else { return Ok(()) };
+        let mut lost = None::<(i64, i32)>;
+        retain(&mut |record| {
+            let is_hidden = change.hides(&*view, record);
+            if is_hidden && let Some(found) = record.view().ok().filter(|found| Some(found.topic) == topic) {
+                let place = (record.queue_offset, found.queue_id);
+                lost = Some(lost.map_or(place, |first| first.min(place)));
+            }
+            !is_hidden
+        });
+        match (topic, lost) {
+            (Some(topic), Some((offset, queue_id))) => {
+                store.read(topic, queue_id, Some(offset), None, None).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 }
 

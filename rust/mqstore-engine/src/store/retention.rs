@@ -97,26 +97,20 @@ impl Store {
 
     /// Returns the retentions of topics, and what keeps segments.
     pub fn retention(&self) -> Retentions<'_> {
-        Retentions::new(self)
+        Retentions(self)
     }
 
     /// Returns the archive of the store.
     pub fn archive(&self) -> Archive<'_> {
-        Archive::new(self)
+        Archive(self)
     }
 }
 
 /// The retentions of topics, and the messages that keep segments; from [`Store::retention`].
 #[derive(Clone, Copy)]
-pub struct Retentions<'a> {
-    store: &'a Store,
-}
+pub struct Retentions<'a>(pub(super) &'a Store);
 
-impl<'a> Retentions<'a> {
-    pub(super) fn new(store: &'a Store) -> Self {
-        Self { store }
-    }
-
+impl Retentions<'_> {
     /// Sets the limits of a topic: all of them, so a limit that is `None` does not apply any more. Durable when it
     /// returns. The next expiry applies them.
     ///
@@ -124,7 +118,7 @@ impl<'a> Retentions<'a> {
     /// compaction topic; [`StoreError::InvalidOption`] for a limit outside 1 to 2^53, and for a time that is longer
     /// than the retention of a store without an archive.
     pub fn set(&self, topic: &str, limits: TopicRetention) -> Result<(), StoreError> {
-        self.store.writer("set the retention of a topic")?.topic_retentions.set(topic, limits)
+        self.0.writer("set the retention of a topic")?.topic_retentions.set(topic, limits)
     }
 
     /// Returns the limits of the topics that have a retention, by name.
@@ -132,7 +126,7 @@ impl<'a> Retentions<'a> {
     /// # Errors
     /// Errors of the system.
     pub fn list(&self) -> Result<BTreeMap<Arc<str>, TopicRetention>, StoreError> {
-        let view = self.store.checked()?;
+        let view = self.0.checked()?;
         view.catch_up()?;
         Ok(view.retentions())
     }
@@ -146,12 +140,12 @@ impl<'a> Retentions<'a> {
         &self,
         carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
     ) -> Result<Vec<TopicUsage>, StoreError> {
-        usage(&*self.store.checked()?, carry_on)
+        usage(&*self.0.checked()?, carry_on)
     }
 
     /// Sets the messages from before the log, which the limits of topics count; `None` if no archive has them.
     pub fn set_older_topics(&self, older: Option<Arc<dyn OlderTopics>>) {
-        self.store.inner.older.set(older);
+        self.0.inner.older.set(older);
     }
 
     /// Returns the messages that keep segments before the active one from a deletion by age, by log offset: of each
@@ -160,14 +154,14 @@ impl<'a> Retentions<'a> {
     /// # Errors
     /// Errors of reading the queues, the metadata log and the files of delayed messages.
     pub fn segment_holders(&self) -> Result<Vec<SegmentHolder>, StoreError> {
-        self.store.check()?;
-        let found = match &self.store.inner.side {
+        self.0.check()?;
+        let found = match &self.0.inner.side {
             OpenSide::Writer(writer, _) => writer.cleaner.unfinished()?,
             OpenSide::Reader(reader) => {
                 unfinished_of_files(&**reader, reader.catch_up()?, self.found_deliveries()?)?
             }
         };
-        let active = self.store.view().list().segments().last().map_or(0, |segment| segment.base_offset());
+        let active = self.0.view().list().segments().last().map_or(0, |segment| segment.base_offset());
         let groups = found.groups.into_iter().map(|group| group.holder);
         let mut holders: Vec<_> =
             groups.chain(found.deliveries).filter(|holder| holder.log_offset < active).collect();
@@ -176,28 +170,22 @@ impl<'a> Retentions<'a> {
     }
 
     fn found_deliveries(self) -> Result<Vec<SegmentHolder>, StoreError> {
-        self.store.inner.find_deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find(self.store))
+        self.0.inner.find_deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find(self.0))
     }
 }
 
 /// The archive of a store, and the segments that it may contain; from [`Store::archive`].
 #[derive(Clone, Copy)]
-pub struct Archive<'a> {
-    store: &'a Store,
-}
+pub struct Archive<'a>(pub(super) &'a Store);
 
-impl<'a> Archive<'a> {
-    pub(super) fn new(store: &'a Store) -> Self {
-        Self { store }
-    }
-
+impl Archive<'_> {
     /// Returns the archive of the store; `None` if it has none.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for a damaged file; errors of the system.
     pub fn state(&self) -> Result<Option<ArchiveState>, StoreError> {
-        self.store.check()?;
-        ArchiveState::load(self.store.files())
+        self.0.check()?;
+        ArchiveState::load(self.0.files())
     }
 
     /// Sets the archive of the store, also if its file is damaged; `None` removes it. The change is durable when the
@@ -206,7 +194,7 @@ impl<'a> Archive<'a> {
     /// # Errors
     /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] inside a hook; errors of the system.
     pub fn set(&self, archive: Option<&ArchiveState>) -> Result<(), StoreError> {
-        self.store.writer("configure the archive")?.cleaner.set_archive(&mut |_| Ok(archive.cloned()))
+        self.0.writer("configure the archive")?.cleaner.set_archive(&mut |_| Ok(archive.cloned()))
     }
 
     /// Replaces the archive by `next`, if it still has the settings `settings`. Its log offset only moves forward.
@@ -215,7 +203,7 @@ impl<'a> Archive<'a> {
     /// # Errors
     /// As for [`Self::set`].
     pub fn advance(&self, settings: &str, next: &ArchiveState) -> Result<Option<ArchiveState>, StoreError> {
-        self.store.writer("record the end of the archive")?.cleaner.advance_archive(settings, next)
+        self.0.writer("record the end of the archive")?.cleaner.advance_archive(settings, next)
     }
 
     /// Returns the segments of the log, for a program that copies those that never change again.
@@ -223,6 +211,6 @@ impl<'a> Archive<'a> {
     /// # Errors
     /// [`StoreError::Closed`].
     pub fn sealed_log(&self) -> Result<SealedLog<'_>, StoreError> {
-        Ok(SealedLog::new(self.store.checked()?, self.store.writing_engine().map(|engine| &**engine)))
+        Ok(SealedLog::new(self.0.checked()?, self.0.writing_engine().map(|engine| &**engine)))
     }
 }

@@ -57,19 +57,13 @@ fn check_topic(topic: &TopicConfig) -> Result<(), StoreError> {
 
 /// The settings of topics and groups, for a program that takes them along; from [`Store::settings`].
 #[derive(Clone, Copy)]
-pub struct Settings<'a> {
-    store: &'a Store,
-}
+pub struct Settings<'a>(pub(super) &'a Store);
 
-impl<'a> Settings<'a> {
-    pub(super) fn new(store: &'a Store) -> Self {
-        Self { store }
-    }
-
+impl Settings<'_> {
     /// Returns the settings of all topics and groups; in a reader those that the last writer wrote to the disk.
     pub fn all(&self) -> Result<StoreSettings, StoreError> {
-        self.store.check()?;
-        Ok(match &self.store.inner.side {
+        self.0.check()?;
+        Ok(match &self.0.inner.side {
             OpenSide::Writer(writer, _) => {
                 writer.engine.topics.store()?;
                 let groups = writer.engine.meta.groups();
@@ -80,7 +74,7 @@ impl<'a> Settings<'a> {
                 }
             }
             OpenSide::Reader(_) => {
-                let listed = load_listed(&self.store.inner.files, &mut Vec::new());
+                let listed = load_listed(&self.0.inner.files, &mut Vec::new());
                 StoreSettings {
                     topics: listed.table.topics.into_values().collect(),
                     groups: listed.group_configs.into_values().collect(),
@@ -91,7 +85,7 @@ impl<'a> Settings<'a> {
 
     /// Returns the removed topics whose messages may still be in the log. Only for a store that is open for reading.
     pub fn removed_topics(&self) -> BTreeSet<String> {
-        match &self.store.inner.side {
+        match &self.0.inner.side {
             OpenSide::Writer(..) => BTreeSet::new(),
             OpenSide::Reader(reader) => reader.removed_topics(),
         }
@@ -103,7 +97,7 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// Those of [`Store::create_topic`].
     pub fn make_topic_of(&self, config: &TopicConfig) -> Result<bool, StoreError> {
-        if !self.store.queue_ids(&config.name)?.is_empty() {
+        if !self.0.queue_ids(&config.name)?.is_empty() {
             return Ok(false);
         }
         let attributes: Vec<_> = config.attributes.clone().into_iter().collect();
@@ -111,7 +105,7 @@ impl<'a> Settings<'a> {
         let kept: Vec<_> =
             attributes.into_iter().filter(|(name, _)| !later.contains(&name.as_str())).collect();
         let queues = config.read_queues.max(config.write_queues).clamp(1, 65_536) as u32;
-        self.store.create_topic(&config.name, queues, &kept)?;
+        self.0.create_topic(&config.name, queues, &kept)?;
         Ok(true)
     }
 
@@ -120,7 +114,7 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// [`StoreError::TopicNotFound`], and errors of the metadata log.
     pub fn adopt_topic(&self, config: &TopicConfig) -> Result<(), StoreError> {
-        let engine = self.store.engine("change topics")?;
+        let engine = self.0.engine("change topics")?;
         engine.topics.replace(config)?;
         engine.refresh_quota(&config.name);
         engine.topics.store()?;
@@ -135,7 +129,7 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// Errors of the metadata log.
     pub fn adopt_groups(&self, groups: &[SubscriptionGroup]) -> Result<(), StoreError> {
-        let meta = self.store.meta()?;
+        let meta = self.0.meta()?;
         let mut last = None;
         for group in groups {
             last = Some(meta.create_group(group)?);
@@ -145,11 +139,11 @@ impl<'a> Settings<'a> {
 
     /// Returns the attributes of `topic`, as in RocketMQ's topic table.
     pub fn attributes_of(&self, topic: &str) -> Result<Vec<(String, String)>, StoreError> {
-        Ok(self.store.checked()?.attributes(topic))
+        Ok(self.0.checked()?.attributes(topic))
     }
 
     /// Returns the topics that have a quota, sorted by name.
     pub fn quotas(&self) -> Result<Vec<TopicQuota>, StoreError> {
-        quotas(&*self.store.checked()?)
+        quotas(&*self.0.checked()?)
     }
 }

@@ -10,15 +10,9 @@ use crate::write::append_marks::{AppendMarks, MessageOrigin, TransactionMark};
 
 /// See the header of this module; from [`Store::system_appends`].
 #[derive(Clone, Copy)]
-pub struct SystemAppends<'a> {
-    store: &'a Store,
-}
+pub struct SystemAppends<'a>(pub(super) &'a Store);
 
-impl<'a> SystemAppends<'a> {
-    pub(super) fn new(store: &'a Store) -> Self {
-        Self { store }
-    }
-
+impl SystemAppends<'_> {
     /// Like [`Store::append_many`], for messages from elsewhere; `origins` has the origin of each message, in the same
     /// order. The given unique key is used; an empty one means none.
     ///
@@ -29,7 +23,7 @@ impl<'a> SystemAppends<'a> {
         messages: &[NewMessage<'_>],
         origins: &[MessageOrigin],
     ) -> Result<Vec<Appended>, StoreError> {
-        self.store.engine("append")?.append_marked(messages, AppendMarks::Origins(origins))
+        self.0.engine("append")?.append_marked(messages, AppendMarks::Origins(origins))
     }
 
     /// Like [`Self::append_copies`], for messages whose delivery was accepted earlier. It does not create a topic that
@@ -42,7 +36,7 @@ impl<'a> SystemAppends<'a> {
         messages: &[NewMessage<'_>],
         origins: &[MessageOrigin],
     ) -> Result<Vec<Appended>, StoreError> {
-        self.store.engine("append")?.append_marked(messages, AppendMarks::Deliveries(origins))
+        self.0.engine("append")?.append_marked(messages, AppendMarks::Deliveries(origins))
     }
 
     /// Appends a record of another store to a topic with batch queues: an unchanged batch of messages, or a single
@@ -56,7 +50,7 @@ impl<'a> SystemAppends<'a> {
         message: &NewMessage<'_>,
         origin: &MessageOrigin,
     ) -> Result<Appended, StoreError> {
-        self.store.engine("append")?.append_batch_copy(message, origin)
+        self.0.engine("append")?.append_batch_copy(message, origin)
     }
 
     /// Appends staged messages: all of them, or none after an error in one of them. Messages without a queue go to the
@@ -85,7 +79,7 @@ impl<'a> SystemAppends<'a> {
         messages: &[NewMessage<'_>],
         marks: &[TransactionMark],
     ) -> Result<Vec<Appended>, StoreError> {
-        self.store.engine("append")?.append_marked(messages, AppendMarks::Together(marks))
+        self.0.engine("append")?.append_marked(messages, AppendMarks::Together(marks))
     }
 
     /// Checks that [`Self::append_copies`] accepts messages for this topic.
@@ -93,7 +87,7 @@ impl<'a> SystemAppends<'a> {
     /// # Errors
     /// [`StoreError::InvalidMessage`] for a topic with batch queues; [`StoreError::ReadOnly`].
     pub fn check_copies_to(&self, topic: &str) -> Result<(), StoreError> {
-        self.store.engine("append")?.check_copies_to(topic)
+        self.0.engine("append")?.check_copies_to(topic)
     }
 
     /// Returns the first message that [`Store::append_many`] would refuse if it got `groups` one after the other, as far as
@@ -105,7 +99,7 @@ impl<'a> SystemAppends<'a> {
         &self,
         groups: impl Iterator<Item = &'m [NewMessage<'m>]>,
     ) -> Result<Option<RefusedMessage>, StoreError> {
-        Ok(self.store.engine("append")?.check_appends(groups).err())
+        Ok(self.0.engine("append")?.check_appends(groups).err())
     }
 
     /// Returns the queue for `message` if it were appended now: the given one, else the one for its key, else the next
@@ -114,7 +108,7 @@ impl<'a> SystemAppends<'a> {
     /// # Errors
     /// Those of [`Store::append`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
     pub fn target_queue(&self, message: &NewMessage<'_>) -> Result<i32, StoreError> {
-        self.store.engine("append")?.target_queue(message)
+        self.0.engine("append")?.target_queue(message)
     }
 
     /// Lets the next message of a queue have the offset `offset`, if that is possible, and returns the offset that it
@@ -127,7 +121,7 @@ impl<'a> SystemAppends<'a> {
     /// # Errors
     /// [`StoreError::TopicNotFound`], [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn advance_queue(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
-        self.store.engine("append")?.advance_queue(topic, queue_id, offset)
+        self.0.engine("append")?.advance_queue(topic, queue_id, offset)
     }
 
     /// Returns the maximum bytes of the records of one [`Self::append_together`].
@@ -135,7 +129,7 @@ impl<'a> SystemAppends<'a> {
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn max_together_bytes(&self) -> Result<u64, StoreError> {
-        Ok(self.store.engine("append")?.log.max_record_bytes())
+        Ok(self.0.engine("append")?.log.max_record_bytes())
     }
 
     /// Returns a unique key that no message has.
@@ -143,7 +137,7 @@ impl<'a> SystemAppends<'a> {
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn new_unique_key(&self) -> Result<MadeKey, StoreError> {
-        let engine = self.store.engine("append")?;
+        let engine = self.0.engine("append")?;
         Ok(engine.ids.next(engine.files.clock.now_ms()))
     }
 
@@ -152,7 +146,7 @@ impl<'a> SystemAppends<'a> {
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn durable_position(&self) -> Result<u64, StoreError> {
-        Ok(self.store.engine("read the durable offset")?.log.durable())
+        Ok(self.0.engine("read the durable offset")?.log.durable())
     }
 
     /// Whether the topic was deleted after log offset `accepted`, at which the store accepted a message for it: it does not
@@ -161,7 +155,7 @@ impl<'a> SystemAppends<'a> {
     /// # Errors
     /// [`StoreError::Closed`].
     pub fn is_deleted_since(&self, topic: &str, accepted: u64) -> Result<bool, StoreError> {
-        let view = self.store.checked()?;
+        let view = self.0.checked()?;
         Ok(view.is_removed(topic) || accepted < view.floors().deleted(topic))
     }
 
@@ -171,7 +165,7 @@ impl<'a> SystemAppends<'a> {
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn without_deletions<T>(&self, append: impl FnOnce() -> T) -> Result<T, StoreError> {
-        let engine = self.store.engine("append")?;
+        let engine = self.0.engine("append")?;
         let _no_deletion = engine.topics.deletions().read();
         Ok(append())
     }

@@ -124,24 +124,18 @@ impl Writer {
 
 /// The namespaces of a store; from [`Store::namespaces`].
 #[derive(Clone, Copy)]
-pub struct Namespaces<'a> {
-    store: &'a Store,
-}
+pub struct Namespaces<'a>(pub(super) &'a Store);
 
-impl<'a> Namespaces<'a> {
-    pub(super) fn new(store: &'a Store) -> Self {
-        Self { store }
-    }
-
+impl Namespaces<'_> {
     /// Returns the namespaces of all topics and groups, by name.
     pub fn list(&self) -> Result<BTreeMap<String, NamespaceInfo>, StoreError> {
         let mut found: BTreeMap<String, NamespaceInfo> = BTreeMap::new();
-        for topic in self.store.topics()? {
+        for topic in self.0.topics()? {
             if let Some(namespace) = namespace_of(&topic) {
                 found.entry(namespace.to_owned()).or_default().topics += 1;
             }
         }
-        for group in self.store.group_table()?.names() {
+        for group in self.0.group_table()?.names() {
             if let Some(namespace) = namespace_of(&group) {
                 found.entry(namespace.to_owned()).or_default().groups += 1;
             }
@@ -151,6 +145,6 @@ impl<'a> Namespaces<'a> {
 
     /// Removes all topics and groups of a namespace in one step; returns their number. Durable when it returns.
     pub fn remove(&self, namespace: &str) -> Result<NamespaceInfo, StoreError> {
-        self.store.writer("remove namespaces")?.remove_namespace(namespace)
+        self.0.writer("remove namespaces")?.remove_namespace(namespace)
     }
 }

@@ -111,11 +111,11 @@ impl Store {
 
     /// Returns the settings of topics and groups.
     pub fn settings(&self) -> Settings<'_> {
-        Settings::new(self)
+        Settings(self)
     }
 
     /// Returns the namespaces of topics and groups.
     pub fn namespaces(&self) -> Namespaces<'_> {
-        Namespaces::new(self)
+        Namespaces(self)
     }
 }

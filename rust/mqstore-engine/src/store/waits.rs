@@ -75,26 +75,20 @@ impl Store {
 
     /// Returns the operations for a thread that must not wait.
     pub fn nonblocking(&self) -> NonBlocking<'_> {
-        NonBlocking::new(self)
+        NonBlocking(self)
     }
 }
 
 /// Operations for a thread that must not wait, for example one that runs an event loop; from [`Store::nonblocking`].
 #[derive(Clone, Copy)]
-pub struct NonBlocking<'a> {
-    store: &'a Store,
-}
+pub struct NonBlocking<'a>(pub(super) &'a Store);
 
-impl<'a> NonBlocking<'a> {
-    pub(super) fn new(store: &'a Store) -> Self {
-        Self { store }
-    }
-
+impl NonBlocking<'_> {
     /// Appends one message if the append need not wait; otherwise appends nothing and returns `None`.
     ///
     /// A message that must be durable always waits.
     pub fn try_append(&self, message: &NewMessage<'_>) -> Result<Option<Appended>, StoreError> {
-        let engine = self.store.engine("append")?;
+        let engine = self.0.engine("append")?;
         if !engine.can_append_now(std::slice::from_ref(message)) {
             return Ok(None);
         }
@@ -103,14 +97,14 @@ impl<'a> NonBlocking<'a> {
 
     /// Like [`Self::try_append`], for [`Store::append_many`].
     pub fn try_append_many(&self, messages: &[NewMessage<'_>]) -> Result<Option<Vec<Appended>>, StoreError> {
-        let engine = self.store.engine("append")?;
+        let engine = self.0.engine("append")?;
         if engine.can_append_now(messages) { engine.append_many(messages).map(Some) } else { Ok(None) }
     }
 
     /// Whether a read of a queue has little work to do first: all but the newest records are dispatched. False for a
     /// store open for reading, which must check its files in any case.
     pub fn is_caught_up(&self) -> bool {
-        self.store.writing_engine().is_some_and(|engine| engine.is_caught_up())
+        self.0.writing_engine().is_some_and(|engine| engine.is_caught_up())
     }
 
     /// Returns which of `waits` are over: a message at or after this offset of this queue can be read. Checks all of
@@ -119,7 +113,7 @@ impl<'a> NonBlocking<'a> {
     /// # Errors
     /// Those of [`Store::wait`].
     pub fn arrived(&self, waits: &[(String, i32, i64)]) -> Result<Vec<bool>, StoreError> {
-        let view = self.store.checked()?;
+        let view = self.0.checked()?;
         view.catch_up()?;
         let over = |(topic, queue_id, offset): &(String, i32, i64)| {
             Ok(view.bounds(topic, *queue_id)?.is_some_and(|(_, max)| max > *offset))

@@ -29,7 +29,8 @@ impl Store {
         threads: usize,
         control: &Arc<JobControl>,
     ) -> Result<CompactionReport, StoreError> {
-        self.writer("compact")?.compactions.compact(topics, options, threads, control)
+        let compactions = &self.writer("compact")?.compactions;
+        compactions.with_compaction_lock(control, || compactions.compact(topics, options, threads, control))
     }
 
     /// Restores compaction files that are lost or end before the commit log begins: copies the messages that the commit

@@ -83,8 +83,13 @@ impl Reclaim {
         }
         let mut meter = TaskMeter::start(&self.engine.files, control)?;
         let mut rules = RecordRules::new(&self.engine, request);
-        let surveyed = survey(self, &mut rules, &mut meter)?;
+        let surveyed = self.survey(&mut rules, &mut meter)?;
         self.rewrite_segments(&surveyed, request, &mut rules, &mut meter)
+    }
+
+    fn survey(&self, rules: &mut RecordRules<'_>, meter: &mut TaskMeter<'_>) -> Result<Survey, StoreError> {
+        let list = self.engine.log.list();
+        survey(&list, self.engine.log.readable(), self.rewritable_segments(&list), rules, meter)
     }
 
     /// Rewrites the chosen segments. A segment that was deleted since the survey needs no rewrite.

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_compaction::TaskMeter;
-use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment};
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 
-use super::Reclaim;
 use super::hidden_run::HiddenRun;
 use super::report::{KeptSegment, ReclaimedSegment, ReclaimedTopic};
 use super::rules::{LAST_SEGMENTS, RecordRules, RecordState};
@@ -73,17 +72,18 @@ struct OpenRun {
     topics: BTreeMap<Arc<str>, u64>,
 }
 
-/// Reads the log and counts.
+/// Reads the segments of `list` up to `end` and counts. Only the first ones can be rewritten; `why` says the reason of the
+/// others.
 ///
 /// # Errors
 /// Errors of reads; the end of `meter`.
 pub(super) fn survey(
-    reclaim: &Reclaim,
+    list: &Arc<SegmentList>,
+    end: u64,
+    (rewritable, why): (usize, Option<String>),
     rules: &mut RecordRules<'_>,
     meter: &mut TaskMeter<'_>,
 ) -> Result<Survey, StoreError> {
-    let (list, end) = (reclaim.engine.log.list(), reclaim.engine.log.readable());
-    let (rewritable, why) = reclaim.rewritable_segments(&list);
     let mut found = Survey::default();
     for (number, segment) in list.segments().iter().enumerate() {
         let stays = if number < rewritable {
@@ -98,7 +98,7 @@ pub(super) fn survey(
             let blocks = rules.blocks();
             let mut surveyed = SurveyedSegment::new(segment, stays.clone());
             let mut scanner =
-                LogScanner::new(Arc::clone(&list), segment.base_offset(), limit, ScanChecks { crc: false });
+                LogScanner::new(Arc::clone(list), segment.base_offset(), limit, ScanChecks { crc: false });
             scanner.read_once();
             match surveyed.count(&mut scanner, rules, meter) {
                 // The oldest segments expired.
@@ -387,7 +387,7 @@ mod tests {
         let control = Arc::new(JobControl::default());
         let mut meter = TaskMeter::start(&writer.engine.files, &control).unwrap();
         let mut rules = RecordRules::new(&writer.engine, &request);
-        let found = survey(&writer.reclaim, &mut rules, &mut meter).unwrap();
+        let found = writer.reclaim.survey(&mut rules, &mut meter).unwrap();
         assert!(found.segments.len() > 3);
         for segment in &found.segments {
             assert!(segment.estimates.iter().all(|(topic, _)| **topic == *"hidden"), "{segment:?}");

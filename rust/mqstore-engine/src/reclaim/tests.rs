@@ -12,7 +12,6 @@ use mqstore_format::{Host, encode_blank};
 use mqstore_io::{Clock, ManualClock, SimVfs};
 
 use super::rules::RecordRules;
-use super::survey::survey;
 use super::{ReclaimReport, ReclaimRequest};
 use crate::testing::{World, message, put, read_all};
 use crate::{ArchiveState, Store};
@@ -436,7 +435,7 @@ fn segments_that_a_retention_deletes_meanwhile_are_passed_over() {
     writer.engine.flusher.flush_all(false).unwrap();
     let mut meter = TaskMeter::start(&files, &control).unwrap();
     let mut rules = RecordRules::new(&writer.engine, &request);
-    let surveyed = survey(&writer.reclaim, &mut rules, &mut meter).unwrap();
+    let surveyed = writer.reclaim.survey(&mut rules, &mut meter).unwrap();
     let planned = surveyed.choose(false);
     fill(&store, &clock, &["live"], 20);
     let deleted = store.expire(false, &mut || Ok(())).unwrap().segments as usize;

@@ -19,7 +19,6 @@ use super::preview::preview;
 use super::report::{self, ExpireReport};
 use super::stalled_groups::{StalledGroups, known_holders};
 use super::unarchived::ArchiveRule;
-use super::unfinished::FindDeliveries;
 use super::{uncompacted, wipe};
 use crate::archive::state::{ArchiveLookup, ArchiveState};
 use crate::engine::Engine;
@@ -58,6 +57,9 @@ pub(crate) struct ExpiryCounters {
     /// Bytes of deleted files, including queue and index files.
     pub expired_bytes: AtomicU64,
 }
+
+/// Finds the first delayed message and the first half message that wait in the store.
+pub(crate) type FindDeliveries = Box<dyn Fn() -> Result<Vec<SegmentHolder>, StoreError> + Send + Sync>;
 
 /// Removes due files of a store that is open for writing.
 pub(crate) struct Cleaner {

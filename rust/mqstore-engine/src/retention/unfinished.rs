@@ -3,13 +3,10 @@
 use mqstore_base::error::StoreError;
 use mqstore_meta::read_state;
 
-use super::Cleaner;
+use super::cleaner::{Cleaner, FindDeliveries};
 use super::holders::{SegmentHolder, UnfinishedMessages, holding_groups};
 use crate::read::group_offsets::{current_offsets, saved_offsets};
 use crate::read::view::View;
-
-/// Finds the first delayed message and the first half message that wait in the store.
-pub(crate) type FindDeliveries = Box<dyn Fn() -> Result<Vec<SegmentHolder>, StoreError> + Send + Sync>;
 
 impl Cleaner {
     /// Sets the function that finds waiting messages, unless there is one.

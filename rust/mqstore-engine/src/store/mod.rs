@@ -340,7 +340,7 @@ impl StoreInner {
             return Ok(());
         }
         match &self.side {
-            OpenSide::Writer(writer, threads) => writer.close(threads),
+            OpenSide::Writer(writer, threads) => writer.close(|| threads.stop(writer)),
             OpenSide::Reader(reader) => {
                 reader.release();
                 Ok(())

@@ -12,7 +12,6 @@ use mqstore_io::switch;
 use mqstore_io::sync::Mutex;
 
 use super::background_task::BackgroundTask;
-use super::services::ServiceThreads;
 use crate::compact::compaction_state::Compactions;
 use crate::engine::Engine;
 use crate::reclaim::Reclaim;
@@ -91,13 +90,13 @@ impl Writer {
         self.engine.lifecycle.notes()
     }
 
-    /// Ends the services, and makes everything durable.
-    pub(super) fn close(&self, threads: &ServiceThreads) -> Result<(), StoreError> {
+    /// Ends the services with `stop_threads`, and makes everything durable.
+    pub(super) fn close(&self, stop_threads: impl FnOnce()) -> Result<(), StoreError> {
         self.engine.lifecycle.set_closed();
         self.engine.queues.wake_all();
         self.compactions.stop();
         self.reclaim.stop();
-        threads.stop(self);
+        stop_threads();
         self.finish()
     }
 

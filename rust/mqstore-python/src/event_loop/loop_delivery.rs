@@ -1,7 +1,7 @@
 //! Consumers and work queues for the event loop of a thread.
 //!
 //! An attempt never blocks. It returns its result, a `LoopWait` for the next attempt, or None: then a thread must call
-//! `prepare`. See `mqstore::delivery::TryResult`. `mqstore.aio` decides how tasks wait and take turns.
+//! `prepare`. See `TryResult`. `mqstore.aio` decides how tasks wait and take turns.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

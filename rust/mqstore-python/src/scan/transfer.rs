@@ -545,7 +545,7 @@ fn append_in_order(
             for (one, origin) in some.iter().zip(of_some) {
                 match one {
                     (message, Due::Now) => {
-                        appended.push(target.system_appends().append_batch_copy(message, origin)?)
+                        appended.push(target.system_appends().append_batch_copy(message, origin)?);
                     }
                     // Batch queues accept no waiting messages: this returns the error.
                     _ => {

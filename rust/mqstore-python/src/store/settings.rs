@@ -49,7 +49,7 @@ fn export_settings(
     Ok((topics_found, groups))
 }
 
-/// Returns a file of `config/` as JSON text; see [`mqstore::store::Inspection::config_json`].
+/// Returns a file of `config/` as JSON text; see `Inspection::config_json` of the engine.
 #[pyfunction]
 fn config_json(py: Python<'_>, store: PyRef<'_, NativeStore>, name: &str) -> PyResult<Option<String>> {
     let store = store.core()?;

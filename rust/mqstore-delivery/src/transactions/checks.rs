@@ -120,7 +120,7 @@ impl Transactions {
     /// Calls `check` for up to `most` due transactions and applies the answers. Returns the number of transactions.
     ///
     /// # Errors
-    /// Those of [`Self::take_due`] and [`Self::answer`].
+    /// Those of `take_due` and [`Self::answer`].
     pub fn step(
         &self,
         group: &str,

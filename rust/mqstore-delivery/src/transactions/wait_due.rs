@@ -37,11 +37,11 @@ impl Transactions {
         Ok(())
     }
 
-    /// Waits until checks are due, as in [`Self::take_due`], or there is a note; then the list may be empty.
+    /// Waits until checks are due, as in `take_due`, or there is a note; then the list may be empty.
     /// Returns `None` once the store is closed or [`Self::end_checks`] was called.
     ///
     /// # Errors
-    /// Those of [`Self::take_due`]. A transaction that was taken together with an error stays pending and is due
+    /// Those of `take_due`. A transaction that was taken together with an error stays pending and is due
     /// again later.
     pub fn wait_due(&self) -> Result<Option<Vec<PendingTransaction>>, BrokerError> {
         let (checker, clock) = (&self.inner.checker, self.inner.store.clock());

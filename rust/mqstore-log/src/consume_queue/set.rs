@@ -234,7 +234,7 @@ impl QueueSet {
         queues.values().flatten().try_for_each(|(_, queue)| look(queue))
     }
 
-    /// Like [`Self::try_each`], for a `look` that cannot fail.
+    /// Like `try_each`, for a `look` that cannot fail.
     pub fn each(&self, mut look: impl FnMut(&ConsumeQueue)) {
         let Ok(()) = self.try_each(|queue| {
             look(queue);

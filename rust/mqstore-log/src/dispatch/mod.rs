@@ -246,7 +246,7 @@ impl Dispatcher {
         }
     }
 
-    /// Like [`Self::run_watched`], with `helpers` additional threads. `watch` also gets the position at the end, because
+    /// Like `run_watched`, with `helpers` additional threads. `watch` also gets the position at the end, because
     /// the helpers may be done before the first run of this thread.
     pub fn run_with_helpers(
         &self,

@@ -546,8 +546,7 @@ class Store(DeliveringStore):
             StoreReadOnlyError: the store is open for reading.
             StoreBusyError: another thread is rebuilding it.
         """
-        from mqstore._reports import RebuildReport
-        from mqstore._reports.base import native_progress
+        from mqstore._reports import RebuildReport, native_progress
 
         return RebuildReport._timed(lambda: self._rebuild(native_progress(progress)))
 
@@ -676,8 +675,7 @@ class Store(DeliveringStore):
         from dataclasses import replace
 
         from mqstore._admin.directories import make_at_url, must_be_new
-        from mqstore._reports import SnapshotReport
-        from mqstore._reports.base import native_progress
+        from mqstore._reports import SnapshotReport, native_progress
 
         self._check()
         home_of(self.path, "make a snapshot of it")

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_kind_is_on_the_page() -> None:
     source = (ROOT / "rust/mqstore-inspect/src/problem.rs").read_text()
-    words = source[source.index("fn words") :]
+    words = source[source.index("fn texts") :]
     page = (ROOT / "docs/verify.md").read_text()
     told = re.findall(r"^\| `([a-z_]+)` \| (.+?) \|", page, re.MULTILINE)
     meant = re.findall(r'\(\s*"([a-z]+(?:_[a-z]+)+)",\s*"((?:[^"\\]|\\.)*)"', words, re.DOTALL)

@@ -135,7 +135,9 @@ def check(tier: Tier, topic: str, lost: int | None, place: str, ways: tuple[Way,
         assert skipped.told or not is_lost, (place, way)
         assert is_lost or skipped.bodies == WANTED or b"" in dict(skipped.bodies).values(), (place, way)
         if way is scan and is_lost:
-            found = [one.path for one in mqstore.verify(tier.root).problems if one.kind == "record_damaged"]
+            # With equal store times, any queue can be the last one of the log, whose damaged end is an incomplete one.
+            kinds = {"record_damaged", "torn_tail"}
+            found = [one.path for one in mqstore.verify(tier.root).problems if one.kind in kinds]
             assert [path.startswith(str(tier.folder / topic)) for path in found] == [True], (place, found)
 
 

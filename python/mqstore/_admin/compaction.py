@@ -54,7 +54,7 @@ def request(
     check_names(options, LocalCompactionOptions)
     threads = count_of("threads", threads)
     rate = byte_rate(max_bytes_per_second)
-    from mqstore._reports.base import native_progress
+    from mqstore._reports import native_progress
 
     return (options_json(**options), threads or os.cpu_count() or 1, rate), native_progress(progress)
 

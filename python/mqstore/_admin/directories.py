@@ -82,7 +82,7 @@ def verify(
 
 def verified(place: str | _native.RemoteDirectory, progress: Callable[[Progress], object] | None) -> dict[str, Any]:
     """Checks a directory, or a URL with its transport. Returns the fields of a `VerifyReport`."""
-    from mqstore._reports.base import native_progress
+    from mqstore._reports import native_progress
 
     return _native.verify(place, native_progress(progress))
 
@@ -122,8 +122,7 @@ def rebuild(
         DiskFullError: no space for the new files.
     """
     from mqstore._options import StoreOptions, native_form
-    from mqstore._reports import RebuildReport
-    from mqstore._reports.base import native_progress
+    from mqstore._reports import RebuildReport, native_progress
 
     if (count_of("threads", threads) or 1) > 8:
         raise ValueError(f"threads must be between 1 and 8, not {threads}")
@@ -188,8 +187,7 @@ def repair(
         DiskFullError: no space for the copies.
     """
     from mqstore._options import StoreOptions, native_form
-    from mqstore._reports import RepairReport
-    from mqstore._reports.base import native_progress
+    from mqstore._reports import RepairReport, native_progress
 
     if (output is None) == (not in_place) and not (dry_run and output is None):
         raise ValueError("repair() needs either output=, a folder for a repaired copy, or in_place=True")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from mqstore._reports.archive import ArchiveFile, ArchiveQueue, ArchiveReport, ArchiveRestoreReport, ArchiveVerifyReport
 from mqstore._reports.base import Progress
 from mqstore._reports.base import _Report as _Report
+from mqstore._reports.base import json_form as json_form
+from mqstore._reports.base import native_progress as native_progress
 from mqstore._reports.compaction import CompactionReport, RestoredQueue, RestoreReport
 from mqstore._reports.copies import CopyGap, ExportReport, ImportReport, MovedGroup, SnapshotReport, TopicCopyReport
 from mqstore._reports.damage import LostOffsets, LostRange, Problem, RebuildReport, RepairReport, VerifyReport

@@ -28,11 +28,13 @@ class StoreArchive:
 
     async def target(self) -> str | None:
         """Returns the folder or URL of the archive; None if the store has none."""
-        return await self._bridge.run(lambda: self._own.target)
+        archive = self._own
+        return await self._bridge.run(lambda: archive.target)
 
     async def archived_to(self) -> int | None:
         """Returns the log offset up to which segments may be deleted; None if the store has no archive."""
-        return await self._bridge.run(lambda: self._own.archived_to)
+        archive = self._own
+        return await self._bridge.run(lambda: archive.archived_to)
 
     configure = at_length(mqstore.StoreArchive.configure)
     run = at_length(mqstore.StoreArchive.run)

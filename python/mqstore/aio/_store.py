@@ -37,7 +37,7 @@ from mqstore.aio._reads import Messages
 from mqstore.aio._scan import Scan
 from mqstore.aio._table import Table
 from mqstore.aio._transaction import Transaction
-from mqstore.aio._twins import at_length, in_thread, like, reading
+from mqstore.aio._twins import at_length, in_thread, like, reading, worded
 from mqstore.aio._work_queue import WorkQueue
 from mqstore.errors import InvalidOptionError, StoreLockedError
 
@@ -232,7 +232,10 @@ class Store:
         """
         bridge = self._bridge
         bridge.check()
-        done = bridge.link.append(bridge.appends.at_once, *args, **kwargs)
+        try:
+            done = bridge.link.append(bridge.appends.at_once, *args, **kwargs)
+        except TypeError as error:
+            raise worded(error, mqstore.Store.append, args, kwargs) from None
         if done is None:
             return await bridge.run(partial(bridge.store.append, *args, **kwargs))
         return await _appended(bridge, done)
@@ -245,7 +248,11 @@ class Store:
         """
         bridge = self._bridge
         bridge.check()
-        return await _appended(bridge, bridge.link.append_many(bridge.appends.at_once, *args, **kwargs))
+        try:
+            done = bridge.link.append_many(bridge.appends.at_once, *args, **kwargs)
+        except TypeError as error:
+            raise worded(error, mqstore.Store.append_many, args, kwargs) from None
+        return await _appended(bridge, done)
 
     @like(mqstore.Store.append_batch)
     async def append_batch(self, /, *args: Any, **kwargs: Any) -> AppendResults:
@@ -255,7 +262,11 @@ class Store:
         """
         bridge = self._bridge
         bridge.check()
-        return await _appended(bridge, bridge.link.append_batch(bridge.appends.at_once, *args, **kwargs))
+        try:
+            done = bridge.link.append_batch(bridge.appends.at_once, *args, **kwargs)
+        except TypeError as error:
+            raise worded(error, mqstore.Store.append_batch, args, kwargs) from None
+        return await _appended(bridge, done)
 
     @like(mqstore.Store.read)
     def read(self, /, *args: Any, **kwargs: Any) -> Messages:

@@ -6,7 +6,7 @@ A new verb of `mqstore.Store` gets its twin in one line: `verb = in_thread(mqsto
 from __future__ import annotations
 
 from functools import partial, wraps
-from inspect import getdoc
+from inspect import getdoc, signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from mqstore.aio._ending import Ending
@@ -94,6 +94,15 @@ def like(
         return named(twin, method)
 
     return documented
+
+
+def worded(error: TypeError, method: Callable[..., object], args: tuple[Any, ...], given: dict[str, Any]) -> TypeError:
+    """Returns the error of a call that `method` does not allow in the words of its parameters; any other as it is."""
+    try:
+        signature(method).bind(None, *args, **given)
+    except TypeError as wrong:
+        return wrong
+    return error
 
 
 def named(twin: Callable[P, T], blocking: Callable[..., object]) -> Callable[P, T]:

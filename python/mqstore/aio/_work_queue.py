@@ -16,7 +16,7 @@ import mqstore
 from mqstore import _native
 from mqstore._times import seconds_of
 from mqstore.aio._delivery import Handle
-from mqstore.aio._twins import at_length, in_thread, like
+from mqstore.aio._twins import at_length, in_thread, like, worded
 from mqstore.aio._wait_queue import WaitQueue
 from mqstore.errors import QuotaFull
 
@@ -110,7 +110,10 @@ class WorkQueue(Handle):
         if kwargs.get("dedup_id") is not None:
             return await self._put_new(partial(self._own.put_nowait, *args, **kwargs), seconds)
         kwargs.pop("dedup_id", None)
-        done = await self._put(partial(_native.LoopPut.one, self._own, *args, **kwargs), seconds)
+        try:
+            done = await self._put(partial(_native.LoopPut.one, self._own, *args, **kwargs), seconds)
+        except TypeError as error:
+            raise worded(error, mqstore.WorkQueue.put, args, kwargs) from None
         return done[0] if isinstance(done, list) else done
 
     async def _put_new(self, put: Callable[[], AppendResult], seconds: float | None) -> AppendResult:
@@ -133,7 +136,10 @@ class WorkQueue(Handle):
     ) -> list[AppendResult]:
         """Puts messages under one lock, with at most one sync, and returns the results in the same order."""
         put = partial(_native.LoopPut.many, self._own, list(messages), **kwargs)
-        done = await self._put(put, _patience(block, timeout))
+        try:
+            done = await self._put(put, _patience(block, timeout))
+        except TypeError as error:
+            raise worded(error, mqstore.WorkQueue.put_many, (messages,), kwargs) from None
         return done if isinstance(done, list) else [done]
 
     async def _put(

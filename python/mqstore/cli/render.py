@@ -18,7 +18,7 @@ import typer
 
 from mqstore import _native
 from mqstore._admin.tables import grid, human, moment
-from mqstore._reports.base import json_form
+from mqstore._reports import json_form
 from mqstore.cli.status import CLEAN, USAGE
 
 if TYPE_CHECKING:

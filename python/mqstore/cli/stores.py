@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqstore._remote.glob import expanded, is_pattern, shown
-from mqstore._reports.base import json_form
+from mqstore._reports import json_form
 from mqstore.cli import render
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, FAILED

@@ -97,7 +97,7 @@ def like(
 
 
 def worded(error: TypeError, method: Callable[..., object], args: tuple[Any, ...], given: dict[str, Any]) -> TypeError:
-    """Returns the error of a call that `method` does not allow in the words of its parameters; any other as it is."""
+    """Returns an error that names the parameters of `method` if these do not allow the call, or else `error`."""
     try:
         signature(method).bind(None, *args, **given)
     except TypeError as wrong:

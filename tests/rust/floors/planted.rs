@@ -472,7 +472,7 @@ fn a_cycle_of_rust_imports_goes_through_any_number_of_files() {
     assert_eq!(found(&closed.with(&file("second"), "struct {\n")), 1, "a file that is no Rust");
 }
 
-/// A crate in which `index` is beside `commit_log` and below `dispatch`; `index/planted.rs` has this text.
+/// A crate with `index` on the line of `commit_log` and below `dispatch`; `index/planted.rs` has this text.
 fn log_crate(planted: &str) -> Tree {
     let file = |name: &str| format!("rust/mqstore-log/src/{name}");
     Tree::default()

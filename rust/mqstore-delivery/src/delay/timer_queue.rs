@@ -28,7 +28,7 @@ pub(super) struct TimerQueue {
 }
 
 impl TimerQueue {
-    /// Returns a queue of which nothing was read, in a log that ends at `log_end`.
+    /// Returns a queue without read records, in a log that ends at `log_end`.
     pub(super) fn new(log_end: u64) -> Self {
         Self {
             next: 0,
@@ -105,7 +105,7 @@ impl TimerQueue {
         self.unwritten.push(timed);
     }
 
-    /// Returns the first slot from `from` on of which records are in memory only.
+    /// Returns the first slot from `from` on that has records in memory only.
     pub(super) fn first_waiting_slot(&self, from: i64) -> Option<i64> {
         self.waiting.range(from..).next().map(|(slot, _)| *slot)
     }

@@ -52,7 +52,7 @@ pub(crate) struct Engine {
     pub(crate) append_gate: AppendGate,
     pub(crate) signals: ServiceSignals,
     pub(crate) lifecycle: Lifecycle,
-    /// What reads know about the compaction files.
+    /// The manifests of the compaction files, as reads last saw them.
     pub(crate) manifests: ManifestCache,
     /// Held during a rebuild of queues and index, and while segments are rewritten.
     pub(crate) rebuilding: Mutex<()>,

@@ -1,4 +1,4 @@
-//! Facts about an open store: counters, geometry, and what a copy of it needs.
+//! Facts about an open store: counters, geometry, and the options of a copy.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What follows an append: the wait for its sync, and the services that have work now.
+//! The steps after an append: it waits for its sync and wakes the services that have work now.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::options::Durability;

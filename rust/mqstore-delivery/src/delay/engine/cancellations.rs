@@ -18,7 +18,7 @@ use crate::error::view;
 pub(super) struct Cancellations {
     /// Log offsets of cancelled records, by slot.
     records: HashMap<i64, HashSet<u64>>,
-    /// What brokers cancelled, by slot.
+    /// Keys of the messages that brokers cancelled, by slot.
     keys: HashMap<i64, Vec<Box<str>>>,
     /// Slots whose deletion units were read.
     known_slots: HashSet<i64>,

@@ -33,7 +33,7 @@ use super::timer_wheel::{TimerWheel, remove, slot_ending_at};
 use crate::delay::timer_queue::TimerQueue;
 use crate::delay::timer_record::{Timed, slot_of};
 
-/// The files for writing, with what was saved and what the next save contains.
+/// The files for writing, with the saved state and the changes since then.
 #[derive(Debug)]
 pub(crate) struct DelayJournal {
     wheel: TimerWheel,

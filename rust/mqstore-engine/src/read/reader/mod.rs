@@ -88,7 +88,7 @@ pub(crate) struct Reader {
     notes: Mutex<Vec<String>>,
     /// Number of damaged records that reads skipped.
     skipped: AtomicU64,
-    /// What reads know about the compaction files.
+    /// The manifests of the compaction files, as reads last saw them.
     manifests: ManifestCache,
     /// The queues that were not read yet. Lock it before `state`.
     unread: Mutex<Unread>,

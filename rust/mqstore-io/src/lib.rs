@@ -2,8 +2,8 @@
 //!
 //! No other crate of mqstore makes a system call. They hold an `Arc<dyn Vfs>` and an `Arc<dyn Clock>`, which are real
 //! or simulated; [`Vfs`] compares both. The simulated ones, with the feature `sim`, lose unsynced data, and fail or
-//! fill up on request. [`RemoteVfs`] reads a store from an object store. [`MappedFile`], [`MappedFileQueue`] and [`FileCache`] use only the traits and behave alike with
-//! both.
+//! fill up on request. [`RemoteVfs`] reads a store from an object store. [`MappedFile`], [`MappedFileQueue`] and
+//! [`FileCache`] use only the traits and behave alike with both.
 //!
 //! This crate knows no message and no record. The only format that it knows is the name of a segment: twenty digits.
 
@@ -42,5 +42,5 @@ pub use remote::{
 pub use sim::{Fault, SimOptions, SimVfs};
 pub use vfs::{
     Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, NoSpace, SpaceInfo, StoreLock,
-    Vfs, VfsFile, is_disk_full,
+    Vfs, VfsFile, fill_up_to, is_disk_full,
 };

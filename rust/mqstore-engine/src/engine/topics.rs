@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
+use foldhash::fast::RandomState;
 use mqstore_format::json::{TopicConfig, TopicTable};
 use mqstore_format::properties::KEYS;
 use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
@@ -203,19 +204,22 @@ impl QueueCounters {
 /// The floors of topics that were deleted together.
 pub(crate) type NewFloors = Vec<(Arc<str>, TopicFloor)>;
 
+/// The states by topic. Each append and each read of a single message looks up one, so the hash function is a fast one.
+type TopicStates = HashMap<Arc<str>, Arc<TopicState>, RandomState>;
+
 /// The table of a store that is open for writing.
 #[derive(Debug)]
 pub(crate) struct Topics {
     meta: Arc<MetaLog>,
     /// Topics that are not yet in the metadata log. Locked during a change of a topic.
     pending: Mutex<BTreeMap<String, TopicConfig>>,
-    states: RwLock<HashMap<Arc<str>, Arc<TopicState>>>,
+    states: RwLock<TopicStates>,
     /// The batch topics that the dispatcher uses.
     batch: BatchTopics,
     /// Held from the read of the next offsets of light queues to the append: records contain them as text.
     light: Mutex<()>,
-    /// Held for writing by a deletion, and for reading from the check whether topics were deleted to an append that relies
-    /// on it.
+    /// Held for writing by a deletion, and for reading from the check whether topics were deleted to an append that
+    /// relies on it.
     deletions: RwLock<()>,
 }
 
@@ -260,7 +264,7 @@ pub(crate) fn batch_topics_of<'a>(
 impl Topics {
     /// Returns the topics that `meta` and `queues` know. Each queue continues at its end in `queues`.
     pub(crate) fn new(meta: &Arc<MetaLog>, batch: BatchTopics, queues: &QueueSet) -> Self {
-        let mut states: HashMap<Arc<str>, Arc<TopicState>> = HashMap::new();
+        let mut states = TopicStates::default();
         for config in meta.topics() {
             let name: Arc<str> = config.name.as_str().into();
             let state = TopicState::of(&name, &config, batch.contains(&config.name));

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{FallocateFlags, SeekFrom, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 #[cfg(target_os = "linux")]
@@ -20,7 +21,7 @@ use super::{lock, mmap};
 #[cfg(target_os = "linux")]
 use crate::read_pace::ReadPace;
 use crate::region::{MapAccess, Region};
-use crate::vfs::{FileStat, LockHolder, NoSpace, VfsFile};
+use crate::vfs::{FileStat, LockHolder, NoSpace, VfsFile, read_cleared};
 
 /// The bytes of one write where space cannot be reserved otherwise.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -137,6 +138,23 @@ impl VfsFile for OsFile {
         #[cfg(not(target_os = "linux"))]
         let read = retry(|| rustix::io::pread(&self.file, &mut *buf, offset));
         Ok(read?)
+    }
+
+    fn read_new(&self, len: usize, offset: u64) -> io::Result<Vec<u8>> {
+        // With a pace, the pieces of the read wait for their turns.
+        if self.is_paced() {
+            return read_cleared(self, len, offset);
+        }
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let at = offset + bytes.len() as u64;
+            if retry(|| rustix::io::pread(&self.file, spare_capacity(&mut bytes), at))? == 0 {
+                break;
+            }
+        }
+        // The allocator can give more than it was asked for.
+        bytes.truncate(len);
+        Ok(bytes)
     }
 
     #[cfg(target_os = "linux")]

@@ -510,6 +510,8 @@ fn while_a_writer_syncs_reads_from_the_disk_have_a_pace_and_others_do_not_wait()
     file.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 7));
     assert_eq!(pace.waits().0, 31);
+    assert_eq!(file.read_new(LEN, 0).unwrap(), bytes);
+    assert_eq!(pace.waits().0, 31, "the pages are in memory now");
     assert_eq!(clock.monotonic().saturating_sub(start), pace.waits().1);
     // After the end of the file, a read waits for nothing.
     assert_eq!(file.read_at(&mut bytes, LEN as u64).unwrap(), 0);

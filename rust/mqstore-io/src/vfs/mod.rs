@@ -240,8 +240,8 @@ pub trait StoreLock: Send + Sync + Debug {
 ///
 /// No method follows a symbolic link in the last part of a file's path, and none waits for a pipe or a device.
 /// [`Vfs::list`], [`Vfs::list_kinds`], [`Vfs::sync_dir`] and [`Vfs::free_space`] accept a link to a folder, so that the
-/// root of a store can be one. [`Vfs::linked_folder`] finds the target of a link. Many threads can call methods at the same time. Concurrent calls on the same bytes take
-/// effect, for each page, in one of the possible orders.
+/// root of a store can be one. [`Vfs::linked_folder`] finds the target of a link. Many threads can call methods at the
+/// same time. Concurrent calls on the same bytes take effect, for each page, in one of the possible orders.
 ///
 /// Paths are used as given. Relative paths start at the current folder of the process.
 pub trait Vfs: Send + Sync + Debug {
@@ -460,20 +460,36 @@ pub fn parent_dir(path: &Path) -> &Path {
 }
 
 /// Fills `buf` with calls of `read`, which gets the rest of `buf` and its offset, and returns the number of bytes.
-fn fill(
-    mut buf: &mut [u8],
-    mut offset: u64,
-    read: impl Fn(&mut [u8], u64) -> io::Result<usize>,
-) -> io::Result<()> {
-    while !buf.is_empty() {
-        let count = read(buf, offset)?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        offset += count as u64;
-        buf = buf.get_mut(count..).unwrap_or_default();
+fn fill(buf: &mut [u8], offset: u64, read: impl Fn(&mut [u8], u64) -> io::Result<usize>) -> io::Result<()> {
+    let len = buf.len();
+    if fill_up_to(buf, offset, read)? < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(())
+}
+
+/// [`VfsFile::read_new`] by [`VfsFile::read_at`].
+pub(crate) fn read_cleared(file: &(impl VfsFile + ?Sized), len: usize, offset: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let read = fill_up_to(&mut bytes, offset, |rest, at| file.read_at(rest, at))?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Fills `buf` with calls of `read`, up to the end of the file; returns the number of bytes.
+pub fn fill_up_to(
+    buf: &mut [u8],
+    offset: u64,
+    read: impl Fn(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match read(rest, offset + done as u64)? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    Ok(done)
 }
 
 /// An open regular file. It is closed when the last clone of its [`Arc`] is dropped; its maps stay valid.
@@ -516,6 +532,12 @@ pub trait VfsFile: Send + Sync + Debug {
     /// Reads up to `buf.len()` bytes from `offset`. Returns 0 only at or after the end, or for an empty `buf`. Sees
     /// every write that returned before, through the file or through a map.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Returns `len` bytes from `offset`, or those up to the end of the file. Unlike a read into a buffer, it need not
+    /// clear the new memory first.
+    fn read_new(&self, len: usize, offset: u64) -> io::Result<Vec<u8>> {
+        read_cleared(self, len, offset)
+    }
 
     /// Asks the system to fetch these bytes into memory for a later read. It is a hint. The call returns before the
     /// bytes are there, so that several ranges can be fetched at the same time. A file system without such a call does

@@ -52,6 +52,9 @@ fn reads_and_writes_by_position() {
         assert_eq!(file.read_at(&mut buf, 8).unwrap(), 2);
         assert_eq!(file.read_at(&mut buf, 10).unwrap(), 0);
         assert_eq!(file.read_at(&mut buf, 1 << 40).unwrap(), 0);
+        for (len, offset, found) in [(4, 3, &b"3xy6"[..]), (4, 8, b"89"), (4, 10, b""), (0, 3, b"")] {
+            assert_eq!(file.read_new(len, offset).unwrap(), found, "{len} bytes from {offset}");
+        }
         assert_eq!(kind(file.read_exact_at(&mut buf, 8)), io::ErrorKind::UnexpectedEof);
         file.write_all_at(b"z", 9000).unwrap();
         assert_eq!(file.len().unwrap(), 9001);

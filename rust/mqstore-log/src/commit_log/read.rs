@@ -12,7 +12,7 @@ use mqstore_io::sync::{Arc, Ordering, Raise};
 
 use super::log::CommitLog;
 use super::mapped_reads::MappedPart;
-use super::scan::{ScanChecks, check_record, check_to_read, read_up_to};
+use super::scan::{ScanChecks, check_record, check_to_read};
 use super::segment_list::{Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::RecordBytes;
@@ -85,9 +85,8 @@ fn read_in(
     let at = offset - segment.base_offset();
     let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
     let available = segment.end_offset() - offset;
-    let mut buffer = vec![0; (size_hint.max(512) as u64).min(available) as usize];
-    let read = read_up_to(file.as_ref(), &mut buffer, at).at_file(|| segment.path(), "reading a record")?;
-    buffer.truncate(read);
+    let wanted = (size_hint.max(512) as u64).min(available) as usize;
+    let mut buffer = file.read_new(wanted, at).at_file(|| segment.path(), "reading a record")?;
     let size = match buffer.get(..BLANK_HEADER_BYTES).map(peek) {
         Some(Ok(Peek::Record { size, .. })) if u64::from(size) <= available => size as usize,
         _ => return Err(corrupt(segment, at, "no record starts here")),
@@ -266,11 +265,10 @@ impl RecordReader {
             return read_for_reader(files, &self.list, offset, size as usize);
         };
         let end = segment.end_offset().min(self.limit).min(offset + AHEAD_BYTES);
-        let mut buffer = vec![0; end.saturating_sub(offset) as usize];
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
-        let read = read_up_to(file.as_ref(), &mut buffer, offset - segment.base_offset())
+        let buffer = file
+            .read_new(end.saturating_sub(offset) as usize, offset - segment.base_offset())
             .at_file(|| segment.path(), "reading records")?;
-        buffer.truncate(read);
         self.buffer = Arc::new(buffer);
         self.start = offset;
         match self.buffered(offset, size) {

@@ -31,7 +31,7 @@ use raft_entries::{LEAD_BYTES, Lead, lead};
 
 use super::segment_list::{Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_io::switch;
+use mqstore_io::{fill_up_to, switch};
 
 /// Bytes of one positional read during a scan.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -519,28 +519,12 @@ pub(super) fn read_up_to(
     buffer: &mut [u8],
     offset: u64,
 ) -> std::io::Result<usize> {
-    fill_from(buffer, offset, |rest, at| file.read_at(rest, at))
+    fill_up_to(buffer, offset, |rest, at| file.read_at(rest, at))
 }
 
 /// Like [`read_up_to`], but leaves no new pages in memory if the file system offers that.
 fn read_once_up_to(file: &dyn mqstore_io::VfsFile, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
-    fill_from(buffer, offset, |rest, at| file.read_once_at(rest, at))
-}
-
-/// Fills `buffer` with calls of `read`, up to the end of the file; returns the number of bytes.
-fn fill_from(
-    buffer: &mut [u8],
-    offset: u64,
-    read: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
-) -> std::io::Result<usize> {
-    let mut done = 0;
-    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match read(rest, offset + done as u64)? {
-            0 => break,
-            count => done += count,
-        }
-    }
-    Ok(done)
+    fill_up_to(buffer, offset, |rest, at| file.read_once_at(rest, at))
 }
 
 /// Returns the item for bytes at `position` that are no record. Inside a placeholder, `position` moves to its end.

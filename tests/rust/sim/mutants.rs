@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
-const SPARE: [(&str, &str); 32] = [
+const SPARE: [(&str, &str); 27] = [
     (
         "delay.sync_new_file",
         "a timer log or wheel that is too short is made anew from the records of its topic",
@@ -43,12 +43,8 @@ const SPARE: [(&str, &str); 32] = [
         "no simulated archive is restored; the tests of `mqstore-inspect` restore one",
     ),
     ("snapshot.sync_linked", "a writer has synced its full segments before"),
-    ("compaction.sync_cleared_job", "what a job leaves is swept by the next one"),
-    ("compaction.sync_swept_jobs", "what a job leaves is swept by the next one"),
     ("compaction.sync_job_name", "a job whose folder is lost is run again"),
     ("compaction.sync_staged_names", "a staged file that is lost fails its check, and the job is run again"),
-    ("compaction.sync_staging", "a staged file that is lost fails its check, and the job is run again"),
-    ("compaction.sync_staging_name", "a staged file that is lost fails its check, and the job is run again"),
     ("compaction.sync_switch", "an exchange, or a move, reaches the disk with either of its two folders"),
     ("compaction.sync_old_tree", "an exchange, or a move, reaches the disk with either of its two folders"),
     ("compaction.sync_switch_note", "a note that comes back is of a publication that is over"),
@@ -74,10 +70,6 @@ const SPARE: [(&str, &str); 32] = [
     (
         "commit_log.sync_prewritten",
         "what lies ahead of the records: a later sync covers those that come there",
-    ),
-    (
-        "recovery.sync_lengthened",
-        "the sync of the tail that is cut from the same file follows, and covers its length",
     ),
 ];
 
@@ -214,7 +206,7 @@ fn deletions(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
 }
 
 fn remakings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    remaking::hunt(1, true, stop).map(|_| ())
+    remaking::hunt(1, true, 1, stop).map(|_| ())
 }
 
 fn effort(name: &str) -> Effort {
@@ -251,11 +243,11 @@ fn decays(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
 }
 
 fn compactions(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    compacting::hunt(stop).map(|_| ())
+    compacting::hunt(1, stop).map(|_| ())
 }
 
 fn feeds(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    feeding::hunt(stop).map(|_| ())
+    feeding::hunt(1, stop).map(|_| ())
 }
 
 fn delays(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
@@ -263,7 +255,7 @@ fn delays(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
 }
 
 fn keepings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    keeping::hunt(stop).map(|_| ())
+    keeping::hunt(1, stop).map(|_| ())
 }
 
 fn repairs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {

@@ -60,11 +60,9 @@ pub struct ReplacedFiles {
 }
 
 impl ReplacedFiles {
-    /// Removes all files except the job's record.
+    /// Removes all files except the job's record. What comes back after a loss of power, the next job removes.
     pub fn sweep(self, files: &StoreFiles) -> Result<(), StoreError> {
-        remove_all(files, &self.dir, &[LOCK_FILE, RECORD_FILE])?;
-        switch::step("compaction.sync_cleared_job", || files.vfs.sync_dir(&self.dir))
-            .at(&self.dir, "syncing a job's folder")
+        remove_all(files, &self.dir, &[LOCK_FILE, RECORD_FILE])
     }
 }
 
@@ -356,8 +354,7 @@ pub(crate) fn recover_stale_jobs(files: &StoreFiles, current: &str) -> Result<()
     for (_, dir) in published.into_iter().take(surplus).filter(|(_, dir)| !dir.ends_with(current)) {
         remove_folder(files, &dir)?;
     }
-    switch::step("compaction.sync_swept_jobs", || files.vfs.sync_dir(&jobs))
-        .at(&jobs, "syncing the folder of jobs")
+    Ok(())
 }
 
 /// Whether a driver in any process runs a job of this store.

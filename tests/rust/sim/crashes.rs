@@ -17,6 +17,11 @@ pub(crate) fn soak() -> bool {
     std::env::var_os("MQSTORE_SOAK").is_some()
 }
 
+/// Of the calls of a session after which a test ends it, the soak takes each one and `make test` each second one.
+pub(crate) fn calls_step() -> usize {
+    if soak() { 1 } else { 2 }
+}
+
 /// Every sequence of one to `longest` operations, in each mode.
 pub(crate) fn exhaustive(longest: u32) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -229,7 +234,7 @@ pub(crate) fn must_hold<T>(outcome: Result<T, Violation>) -> T {
 
 /// Minimum number of different disks that a run checks, for `make test` and for the soak.
 fn least_disks() -> u64 {
-    if soak() { 200_000 } else { 60_000 }
+    if soak() { 200_000 } else { 40_000 }
 }
 
 /// Random runs of one round, in each mode.

@@ -105,10 +105,10 @@ fn begin(setting: Setting) -> Result<World, String> {
 }
 
 /// Ends a session after each call that changes the disk.
-pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+pub(crate) fn hunt(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let mut tried = 0;
     for (number, setting) in SETTINGS.into_iter().enumerate() {
-        let ends = Ends { name: "feed", replay: format!("f{number}-0"), limits: LIMITS, stop };
+        let ends = Ends { name: "feed", replay: format!("f{number}-0"), limits: LIMITS, step, stop };
         let world = ends.beside(|| Ok(World::on(begin(setting)?.vfs.kill().map_err(explain)?)))?;
         tried += ends.each(&world, |world| session(world, setting), |end, (), _| check(end, setting))?;
     }
@@ -209,7 +209,7 @@ fn as_a_broker_finds_it(vfs: &SimVfs) -> Result<(), String> {
 
 #[test]
 fn what_is_fed_holds_together_after_any_crash() {
-    let tried = crate::crashes::must_hold(hunt(&|| false));
+    let tried = crate::crashes::must_hold(hunt(crate::crashes::calls_step(), &|| false));
     println!("feed: {tried} states");
     assert!(tried > 1_000);
 }

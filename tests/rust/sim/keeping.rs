@@ -200,8 +200,8 @@ fn begin() -> Result<World, String> {
 }
 
 /// Ends a session after each call that changes the disk.
-pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
-    let ends = Ends { name: "metadata", replay: "k0-0".to_owned(), limits: LIMITS, stop };
+pub(crate) fn hunt(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let ends = Ends { name: "metadata", replay: "k0-0".to_owned(), limits: LIMITS, step, stop };
     let before = ends.beside(|| begin()?.vfs.kill().map_err(explain))?;
     let copy = || ends.beside(|| Ok(World::on(before.kill().map_err(explain)?)));
     let closed = copy()?;
@@ -373,7 +373,7 @@ fn copied(before: &SimVfs) -> Result<u64, String> {
 
 #[test]
 fn what_is_known_of_topics_and_groups_survives_any_crash() {
-    let tried = crate::crashes::must_hold(hunt(&|| false));
+    let tried = crate::crashes::must_hold(hunt(crate::crashes::calls_step(), &|| false));
     println!("metadata: {tried} states");
     assert!(tried > 1_000);
 }

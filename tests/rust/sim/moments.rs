@@ -13,6 +13,8 @@ pub(crate) struct Ends<'a> {
     /// The start of a replay string: a letter and the number of the session.
     pub(crate) replay: String,
     pub(crate) limits: Limits,
+    /// 1 for an end after each call, 2 for each second call, from the last one back.
+    pub(crate) step: usize,
     pub(crate) stop: &'a dyn Fn() -> bool,
 }
 
@@ -59,7 +61,7 @@ impl Ends<'_> {
         let mut moments = world.vfs.take_all_frozen();
         moments.push((world.vfs.operations() + 1, world.vfs.clone()));
         let mut tried = 0;
-        for (call, moment) in moments.into_iter().rev() {
+        for (call, moment) in moments.into_iter().rev().step_by(self.step) {
             let mut rng = Rng::new(call);
             for (form, state) in states(&moment, self.limits, &mut rng).iter().enumerate() {
                 if (self.stop)() {

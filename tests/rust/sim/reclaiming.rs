@@ -1,5 +1,5 @@
-//! Reclaims of space that stop at any call: each segment is the old file or the new one. A loss of power takes back no rewrite
-//! that a reclaim has reported.
+//! Reclaims of space that stop at any call: each segment is the old file or the new one. A loss of power takes back no
+//! rewrite that a reclaim has reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

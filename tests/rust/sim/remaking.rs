@@ -32,7 +32,7 @@ fn start(seed: u64, mode: char, lost: &[&str]) -> Result<(SimVfs, History), Stri
 }
 
 /// Ends the recovery of one store before each of its calls, at most `most` times. Returns the number of ends.
-fn one(seed: u64, mode: char, lost: &[&str], stop: &dyn Fn() -> bool) -> Result<u64, String> {
+fn one(seed: u64, mode: char, lost: &[&str], step: usize, stop: &dyn Fn() -> bool) -> Result<u64, String> {
     let options = random(seed, mode, 60).options;
     let (start, history) = start(seed, mode, lost)?;
     let records = &history.records;
@@ -47,7 +47,7 @@ fn one(seed: u64, mode: char, lost: &[&str], stop: &dyn Fn() -> bool) -> Result<
     let mut tried = 0;
     let mut seen = std::collections::HashSet::new();
     // From the end on, because most files are rebuilt there.
-    for (call, moment) in world.vfs.take_all_frozen().into_iter().rev() {
+    for (call, moment) in world.vfs.take_all_frozen().into_iter().rev().step_by(step) {
         let mut rng = Rng::new(seed ^ call);
         for state in states(&moment, LIMITS, &mut rng) {
             if stop() {
@@ -100,7 +100,12 @@ fn killed(seed: u64, mode: char, stop: &dyn Fn() -> bool) -> Result<u64, String>
 
 /// Interrupts recoveries of stores from `seeds` random runs. Files are lost in each mode, or in one mode for
 /// each run.
-pub(crate) fn hunt(seeds: u64, each_mode: bool, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+pub(crate) fn hunt(
+    seeds: u64,
+    each_mode: bool,
+    step: usize,
+    stop: &dyn Fn() -> bool,
+) -> Result<u64, Violation> {
     let mut tried = 0;
     for seed in 0..seeds {
         for mode in ['s', 'a', 'm'] {
@@ -114,7 +119,7 @@ pub(crate) fn hunt(seeds: u64, each_mode: bool, stop: &dyn Fn() -> bool) -> Resu
                 if !each_mode && turn % 2 != number as u64 {
                     continue;
                 }
-                let outcome = guarded(|| one(seed, mode, lost, stop));
+                let outcome = guarded(|| one(seed, mode, lost, step, stop));
                 tried += outcome.map_err(|what| Violation {
                     replay: format!("r{mode}60-{seed}:0:0:0"),
                     what: format!("remaking: {what}"),
@@ -131,7 +136,7 @@ pub(crate) fn hunt(seeds: u64, each_mode: bool, stop: &dyn Fn() -> bool) -> Resu
 #[test]
 fn a_recovery_that_makes_things_again_can_be_ended() {
     let soak = crate::crashes::soak();
-    let tried = must_hold(hunt(if soak { 100 } else { 2 }, soak, &|| false));
+    let tried = must_hold(hunt(if soak { 100 } else { 2 }, soak, crate::crashes::calls_step(), &|| false));
     println!("remaking: {tried} states");
     assert!(tried > 500, "{tried} states");
 }

@@ -329,7 +329,7 @@ fn whole(store: &Store, all: &[Told], call: u64, known: &dyn Fn(u64, u64) -> boo
 
 /// Ends a session after each call that changes the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
-    let ends = Ends { name: "delays", replay: "d0-0".to_owned(), limits: LIMITS, stop };
+    let ends = Ends { name: "delays", replay: "d0-0".to_owned(), limits: LIMITS, step: 1, stop };
     let world = ends.beside(begin)?;
     world.clock.set(BEGIN_MS);
     ends.each(&world, session, |end, all, rng| check(end, all, rng))

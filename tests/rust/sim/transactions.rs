@@ -220,7 +220,7 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
 
 /// Ends a session after each call that changes the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
-    let ends = Ends { name: "transactions", replay: "t0-0".to_owned(), limits: LIMITS, stop };
+    let ends = Ends { name: "transactions", replay: "t0-0".to_owned(), limits: LIMITS, step: 1, stop };
     let world = ends.beside(begin)?;
     ends.each(&world, session, |end, all, rng| check(end, all, rng))
 }

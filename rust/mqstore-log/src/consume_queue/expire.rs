@@ -5,7 +5,7 @@
 //! units are synced.
 //!
 //! Across a crash: each removal is durable before the next one of that queue, so no queue gets a hole. Across threads:
-//! the minimum passes a file before the file is removed ([`ConsumeQueue::correct_min_offset`]), so no read is led to
+//! the minimum passes a file before the file is removed ([`QueueUnit::advance_min_offset`]), so no read is led to
 //! it.
 //!
 //! Source: `ConsumeQueue#deleteExpiredFile`, `MappedFileQueue#deleteExpiredFileByOffset`.

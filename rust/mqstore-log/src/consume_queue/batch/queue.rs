@@ -75,7 +75,8 @@ impl QueueUnit for BatchCqUnit {
     }
 
     fn last_log_offset(queue: &BatchQueue, base: u64) -> Result<Option<u64>, StoreError> {
-        Ok(u64::try_from(queue.last_unit_of(base)?.physical_offset).ok())
+        // A damaged unit with a negative offset becomes a large one, so its file stays.
+        Ok(Some(queue.last_unit_of(base)?.physical_offset as u64))
     }
 
     fn offsets_of(queue: &BatchQueue, base: u64) -> Result<Range<i64>, StoreError> {

@@ -213,6 +213,19 @@ fn the_last_entry_is_split_where_a_sector_ends_in_it() {
 }
 
 #[test]
+fn a_file_whose_last_unit_is_damaged_stays() {
+    let (sim, files) = files();
+    let (set, queue) = open(&files);
+    queue.append(&units(0..22)).unwrap();
+    set.flush().unwrap();
+    let old = queue.files_below(1100, u64::MAX).unwrap();
+    // The log offset of the last of five units becomes negative.
+    sim.flip(&old[1].path, 4 * 46, 0x80).unwrap();
+    let (_, again) = open(&files);
+    assert_eq!(again.files_below(1100, u64::MAX).unwrap(), old[..1]);
+}
+
+#[test]
 fn old_files_go_when_the_log_has_passed_them() {
     let (sim, files) = files();
     let (set, queue) = open(&files);

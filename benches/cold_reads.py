@@ -1,4 +1,4 @@
-"""Durable appends next to reads from the disk: `python -m benches.cold_reads [FOLDER] [--megabytes 4000] [--rounds 3]`.
+"""Durable appends next to reads from the disk: `python -m benches.cold_reads FOLDER [--megabytes 4000] [--rounds 3]`.
 
 A store gets some gigabytes of old messages of 1 KiB. Then one thread appends durable messages at a fixed rate, in turns
 under four loads:
@@ -62,6 +62,9 @@ IN_ORDER = 500
 
 STRIDE = 2_654_435_761
 """Distance between two places that a reader visits, modulo the number of messages: a prime, so it visits all."""
+
+LEAST_MEGABYTES = 8
+"""Old messages from which on each queue has more than a reader reads from one place."""
 
 DROP_BYTES = 64 << 20
 """Bytes of the log that a scan passes before their pages are dropped."""
@@ -289,13 +292,15 @@ def print_report(turns: dict[str, Turns]) -> None:
 def main() -> None:
     """Measure in a temporary folder, and remove it at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, help="a folder on the disk to measure")
+    parser.add_argument("folder", type=Path, help="a folder on the disk to measure")
     parser.add_argument("--megabytes", type=int, default=4000, help="old messages in the log")
     parser.add_argument("--readers", type=int, default=4, help="processes that read messages")
     parser.add_argument("--rate", type=int, default=1000, help="appends a second")
     parser.add_argument("--seconds", type=float, default=4, help="seconds of each turn, half of them for the bare loop")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each load")
     arguments = parser.parse_args()
+    if arguments.megabytes < LEAST_MEGABYTES or arguments.rounds < 1:
+        parser.error(f"--megabytes must be at least {LEAST_MEGABYTES}, and --rounds at least 1")
     turns = {load: Turns() for load in LOADS}
     body = os.urandom(BODY_BYTES)
     with ExitStack() as open_things:

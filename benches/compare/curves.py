@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import machine
 from .measure import DEFAULTS, DERIVED, MOST_SECONDS
 from .plots import curve_plot
+from .report import label_machine
 from .sides import HERE, ROOT, Programs
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mqstore-curves-", dir=given.folder) as name:
         scratch = Path(name)
         curves = Curves(Programs(scratch, java=False), scratch)
-        facts = "; ".join(f"{key}: {value}" for key, value in machine.describe(scratch).items())
+        facts = machine.describe(scratch)
         for curve in CURVES:
             if given.curves and curve.name not in given.curves:
                 continue
@@ -292,7 +293,8 @@ def main() -> int:
                 plot = ROOT / "docs" / "plots" / f"curve-{curve.name}.svg"
                 curve_plot(plot, curve.title, curve.axis, curve.units, found)
                 taken = time.strftime("%Y-%m-%d")
-                note = f"Medians of {given.rounds}; taken {taken}. On: {facts}."
+                label = label_machine(ROOT / "benches" / "RESULTS.md", facts)
+                note = f"Medians of {given.rounds}; taken {taken} on the machine {label} of `benches/RESULTS.md`."
                 picture = f"![{curve.title}](plots/{plot.name})"
                 into_page(ROOT / "docs" / "scale.md", curve.name, f"{text}\n\n{note}\n\n{picture}")
     return 0

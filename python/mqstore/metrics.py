@@ -212,7 +212,6 @@ class _Dead(NamedTuple):
     dead: int
 
 
-# Prometheus' names for the units of OpenTelemetry.
 # Labels of the rows of queues and groups.
 _OWN_LABELS = ("topic", "queue_id", "group")
 # Prefix of the dead-letter topic of a group.

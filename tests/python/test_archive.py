@@ -477,6 +477,8 @@ def test_the_command_line(tmp_path: Path, cli: Cli) -> None:
     assert report["segments"] >= 4
     listed = json.loads(cli("archive-files", target, "--topic", "orders", "--format", "json").stdout)
     assert {one["topic"] for one in listed} == {"orders"}
+    lines = cli("archive-files", target, "--topic", "orders", "--format", "jsonl").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == listed
     assert cli("archive-verify", target).returncode == 0
     assert cli("archive-restore", target, tmp_path / "restored").returncode == 0
     assert_identical(home, tmp_path / "restored")

@@ -18,7 +18,7 @@ from conftest import SMALL, target_at
 from failing_requests import WAYS, KilledError, failing
 from mqstore import _native
 from mqstore._archive import run
-from mqstore._archive.manifest import decoded
+from mqstore._archive.manifest import _checksum, decoded
 from mqstore._remote.failure import RequestFailure
 from restored_stores import SEGMENT, assert_identical, fill, filled_store, keeping, segments
 
@@ -448,6 +448,30 @@ def test_a_manifest_names_only_files_of_its_folder(store: mqstore.Store, tmp_pat
     ):
         with pytest.raises(RequestFailure, match="cannot be used"):
             decoded("m", wrong.encoded())
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("files", lambda files: [{name: value for name, value in one.items() if name != "queues"} for one in files]),
+        ("files", lambda files: [{**one, "queues": [[0, 1, 2, 3]]} for one in files]),
+        ("files", lambda files: [list(one.values()) for one in files]),
+        ("segments", lambda _: ["abcd"]),
+        ("segments", lambda segments: [list(one.values()) for one in segments]),
+        ("last", lambda last: list(last.values())),
+    ],
+)
+def test_a_manifest_names_each_member(
+    store: mqstore.Store, tmp_path: Path, part: str, change: Callable[[Any], Any]
+) -> None:
+    store.archive.configure(tmp_path / "archive")
+    store.archive.run()
+    [path] = (tmp_path / "archive/v1/_manifest").iterdir()
+    values = json.loads(path.read_bytes())
+    del values["checksum"]
+    values[part] = change(values[part])
+    with pytest.raises(RequestFailure, match="a member is missing or unknown"):
+        decoded("m", json.dumps({**values, "checksum": _checksum(values)}).encode())
 
 
 def test_clean_removes_what_no_manifest_names(store: mqstore.Store, tmp_path: Path) -> None:

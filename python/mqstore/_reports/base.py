@@ -75,7 +75,8 @@ class _Report:
         """Builds the report from the values of its fields, in order."""
         if not cls._converters():
             return cls(*values)
-        return cls._from_dict({field.name: value for field, value in zip(fields(cls), values, strict=False)})  # type: ignore[arg-type]
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        return cls._from_dict(dict(zip(names, values, strict=True)))
 
     @classmethod
     @cache

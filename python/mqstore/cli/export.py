@@ -15,8 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 import mqstore
-from mqstore._admin.export.export import Waiting
-from mqstore._admin.export.formats import ExportFormat
+from mqstore._admin.export.formats import ExportFormat, Waiting
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app

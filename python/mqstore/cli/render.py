@@ -239,14 +239,15 @@ def confirm_plan(
 
 
 def machine(found: Any, form: Format) -> bool:
-    """Prints a report, a list of reports, or the JSON form of one, in a machine format.
+    """Prints a report, several reports, or the JSON form of one, in a machine format.
 
     Returns False without output if `form` is for people.
     """
     if form is Format.JSON:
         document(json_form(found))
     elif form is Format.JSONL:
-        lines(json_form(found) if isinstance(found, list) else [json_form(found)])
+        values = json_form(found)
+        lines(values if isinstance(values, list) else [values])
     return form is not Format.TABLE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._admin.export.file_export import FileExport
@@ -18,13 +18,10 @@ from mqstore._remote.place import CACHE_BYTES, place_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from mqstore._admin.export.formats import ExportFormat
+    from mqstore._admin.export.formats import ExportFormat, Waiting
     from mqstore._admin.export.run import Place
     from mqstore._reports import ExportReport, Progress
     from mqstore.types import DledgerEnd, Filter, Keys, StorePath, Time
-
-Waiting: TypeAlias = Literal["keep", "drop"]
-"""Whether an export contains delayed messages that wait for their delivery."""
 
 
 def export(

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 ExportFormat: TypeAlias = Literal["jsonl", "parquet", "arrow", "store"]
 """Format of an export; of an import too, except `"store"`."""
 
+Waiting: TypeAlias = Literal["keep", "drop"]
+"""Whether an export contains delayed messages that wait for their delivery."""
+
 ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 _FORMATS = ("jsonl", "parquet", "arrow", "store")
 

@@ -65,8 +65,8 @@ pub struct LivePage {
 }
 
 impl LivePage {
-    /// Makes a new page for this process: published and durable up to the end of `log`, queues and index complete up
-    /// to `dispatched`. It replaces the page of a previous writer, so it must not show less than that one did, and readers
+    /// Makes a new page for this process: published and durable up to the end of `log`, queues and index complete up to
+    /// `dispatched`. It replaces the page of a previous writer, so it must not show less than that one did, and readers
     /// must see it before recovery changes a queue file. Readers believe the page while the returned lock is held.
     pub fn create(
         files: &StoreFiles,
@@ -437,8 +437,8 @@ impl LiveWatch {
         (inode, live)
     }
 
-    /// Returns how often the writer of the last look has counted a change of topics by now; `None` if no writer ran then.
-    /// Reads memory only.
+    /// Returns how often the writer of the last look has counted a change of topics by now; `None` if no writer ran
+    /// then. Reads memory only.
     pub fn topic_changes(&self) -> Option<u64> {
         self.0.lock().as_ref()?.word(TOPIC_CHANGES_AT)
     }

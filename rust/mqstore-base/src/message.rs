@@ -314,8 +314,8 @@ impl MessageFilter {
         Ok(TagFilter::parse(expression)?.map(Self::Tags))
     }
 
-    /// Like [`Self::tags`], for an expression that a person wrote. Refuses expressions that RocketMQ accepts and that select
-    /// nothing because of a mistake.
+    /// Like [`Self::tags`], for an expression that a person wrote. Refuses expressions that RocketMQ accepts and that
+    /// select nothing because of a mistake.
     ///
     /// # Errors
     /// [`StoreError::InvalidFilter`] with a suggestion: a tag is missing, tags are not separated by `||`, or the

@@ -139,7 +139,8 @@ impl TopicFloors {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Counts a change, for those who read messages ahead. Call it when everything that depends on the floors has changed.
+    /// Counts a change, for those who read messages ahead. Call it when everything that depends on the floors has
+    /// changed.
     pub fn count_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }

@@ -215,8 +215,8 @@ impl Broker {
         Ok(self.state.delays()?.append(messages)?)
     }
 
-    /// Appends messages from elsewhere, like [`mqstore_engine::SystemAppends::append_copies`]; those with a due time are delivered then. One
-    /// lock, one sync. After an error in one message, none is appended.
+    /// Appends messages from elsewhere, like [`mqstore_engine::SystemAppends::append_copies`]; those with a due time
+    /// are delivered then. One lock, one sync. After an error in one message, none is appended.
     ///
     /// # Errors
     /// Those of [`mqstore_engine::SystemAppends::append_copies`] and [`Self::append_later`].

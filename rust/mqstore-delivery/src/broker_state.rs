@@ -1,8 +1,8 @@
 //! The state that the consumers, the work queues and the handles of one broker share.
 //!
 //! Owns the store and its metadata, the names of broadcast consumers, and the delayed messages and transactions once
-//! they are open. Every object that a broker returns holds this state. So it lives as
-//! long as the last consumer or work queue, and delayed messages are delivered until then.
+//! they are open. Every object that a broker returns holds this state. So it lives as long as the
+//! last consumer or work queue, and delayed messages are delivered until then.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -134,7 +134,8 @@ pub struct ExportRules {
 struct Floor {
     /// Earlier records of the topic do not count.
     log_offset: u64,
-    /// Log offset at which the topic was last deleted; 0 if it never was. Messages that wait since before it do not count.
+    /// Log offset at which the topic was last deleted; 0 if it never was. Messages that wait since before it do not
+    /// count.
     deleted: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The message with an id: the one that consumers get, or the record in which it waits.
 //!
-//! A delayed message and a message of a transaction have a record in a topic of the system, with the same unique id as the
-//! message that consumers get later. This record is the answer only while the message waits. The rules are those of an
-//! export; see [`crate::ExportRules`].
+//! A delayed message and a message of a transaction have a record in a topic of the system, with the same unique id as
+//! the message that consumers get later. This record is the answer only while the message waits. The rules are those of
+//! an export; see [`crate::ExportRules`].
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;

@@ -1,7 +1,8 @@
 //! Delay levels: the number in the `DELAY` property of a message stands for a delay.
 //!
-//! A delayed record is in [`SCHEDULE_TOPIC`](crate::topic::SCHEDULE_TOPIC), queue level - 1. Its queue unit holds the delivery time instead of a tags
-//! code. Source: `ScheduleMessageService#parseDelayLevel`, `DefaultMessageStore#computeDeliverTimestamp`.
+//! A delayed record is in [`SCHEDULE_TOPIC`](crate::topic::SCHEDULE_TOPIC), queue level - 1. Its queue unit holds the
+//! delivery time instead of a tags code. Source: `ScheduleMessageService#parseDelayLevel`,
+//! `DefaultMessageStore#computeDeliverTimestamp`.
 
 use std::fmt;
 

@@ -4,7 +4,8 @@
 //! twice. At the end, the bytes that are missing are fillers, or records that the restore leaves out, which placeholders
 //! replace.
 //!
-//! Across a crash: the files are complete after [`RestoredLog::sync`]; the caller gives their folder its final name then.
+//! Across a crash: the files are complete after [`RestoredLog::sync`]; the caller gives their folder its final name
+//! then.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

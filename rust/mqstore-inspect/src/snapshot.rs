@@ -8,10 +8,11 @@
 //! OUT        shared blocks, or a hard link to the file   | copied up to the log offset, then zeros
 //! ```
 //!
-//! Full segments are never written again. They share blocks with the original if the file system can do that; else
-//! they are hard links to the same files, else copies. Code that overwrites a segment first checks its number of links.
+//! Full segments are never written again. They share blocks with the original if the file system can do that; else they
+//! are hard links to the same files, else copies. Code that overwrites a segment first checks its number of links.
 //! Queues, index and checkpoint are built from the copied log, so that they end where it ends. Metadata, configuration,
-//! compacted topics, the loss report, the delay levels and the archive are copied. A snapshot has its log only in `commitlog`.
+//! compacted topics, the loss report, the delay levels and the archive are copied. A snapshot has its log only in
+//! `commitlog`.
 //!
 //! Across threads: appends, reads and expiry continue; if segments expire before they are copied, the snapshot begins
 //! later. Across a crash: same as for a copy.

@@ -34,8 +34,8 @@ impl TieredInfo {
     }
 }
 
-/// Adds the faults of the files of a tiered store and of its units, and replaces the paths and offsets of joined files. Does nothing for
-/// other stores.
+/// Adds the faults of the files of a tiered store and of its units, and replaces the paths and offsets of joined files.
+/// Does nothing for other stores.
 pub(crate) fn finish_check(files: &StoreFiles, report: &mut VerifyReport) -> Result<(), StoreError> {
     let Some(tiered) = files.tiered() else { return Ok(()) };
     for problem in &mut report.problems {

@@ -2,9 +2,9 @@
 //!
 //! A sync waits behind all the reads that the device already has. So while a writer syncs the log for a caller, each
 //! process spaces its reads of this log from the disk evenly. Their rate follows the syncs, as the rate of a network
-//! connection follows its losses: it halves when syncs take too long, and grows in equal steps otherwise. Processes that
-//! read the same log see the same syncs, so their rates become similar, and none of them needs to know the others. Without
-//! such a writer, reads have no pace.
+//! connection follows its losses: it halves when syncs take too long, and grows in equal steps otherwise. Processes
+//! that read the same log see the same syncs, so their rates become similar, and none of them needs to know the others.
+//! Without such a writer, reads have no pace.
 //!
 //! Bytes that are in memory never wait: `os/paced_reads.rs` makes that difference for each read. Files without a
 //! device, such as simulated ones, ignore the pace.

@@ -5,8 +5,8 @@
 //! file, `frame` defines its bytes, `record` the bytes of records. No class of RocketMQ has this format.
 //!
 //! An append that returned survives a kill. It survives a power loss after [`MetaLog::sync`] returned for its
-//! [`MetaPosition`], or after the next maintenance step. The records of one call are one frame: after a crash all of them
-//! exist, or none.
+//! [`MetaPosition`], or after the next maintenance step. The records of one call are one frame: after a crash all of
+//! them exist, or none.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

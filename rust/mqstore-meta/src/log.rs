@@ -442,9 +442,9 @@ impl MetaLog {
         self.tables.lock().retention_table()
     }
 
-    /// Raises the floors of topics, all of them or none. Each item has the topic, the log offset, up to which the log must
-    /// be synced, and the first offsets of queues; other queues keep theirs. Returns the new floors, without those that
-    /// are as high already and those of removed topics. Durable when it returns.
+    /// Raises the floors of topics, all of them or none. Each item has the topic, the log offset, up to which the log
+    /// must be synced, and the first offsets of queues; other queues keep theirs. Returns the new floors, without those
+    /// that are as high already and those of removed topics. Durable when it returns.
     pub fn raise_floors(
         &self,
         raised: &[(&str, u64, &BTreeMap<i32, i64>)],

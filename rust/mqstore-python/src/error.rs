@@ -21,8 +21,8 @@ mod classes {
         ($($name:ident),* $(,)?) => {
             $(import_exception!(mqstore.errors, $name);)*
 
-            /// Imports all classes. A class that was not used before could not be imported while the interpreter ends, and
-            /// the error of a destructor would end the process.
+            /// Imports all classes. A class that was not used before could not be imported while the interpreter ends,
+            /// and the error of a destructor would end the process.
             pub(crate) fn import_all(py: Python<'_>) -> PyResult<()> {
                 py.import("mqstore.errors")?;
                 $(py.get_type::<$name>();)*

@@ -1,7 +1,7 @@
 //! Rules of calls that leave the interpreter: release, panics, Ctrl-C, fork.
 //!
-//! A Python store and its iterators share one [`SharedStore`]. It outlives each of them. A forked child leaks it on purpose:
-//! the store's threads do not exist there, and a join of them would never end.
+//! A Python store and its iterators share one [`SharedStore`]. It outlives each of them. A forked child leaks it on
+//! purpose: the store's threads do not exist there, and a join of them would never end.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -31,7 +31,8 @@ const TABLE_STEP: usize = 1024;
 
 /// An open store. Cheap to clone; all clones share one state.
 ///
-/// The methods for appends, reads, topics and retention are those of [`mqstore_engine::Store`], to which it dereferences.
+/// The methods for appends, reads, topics and retention are those of [`mqstore_engine::Store`], to which it
+/// dereferences.
 #[derive(Clone)]
 pub struct Store {
     engine: mqstore_engine::Store,
@@ -78,13 +79,19 @@ impl Store {
         Ok(broker.insert(Broker::start(&self.engine)?).clone())
     }
 
-    /// Opens a work queue for the default group of the topic; see [`Broker::work_queue`].
+    /// Opens a work queue for the default group of the topic.
+    ///
+    /// # Errors
+    /// Those of [`Broker::start`] and [`Broker::work_queue`].
     pub fn work_queue(&self, topic: &str, options: WorkQueueOptions) -> Result<WorkQueue, BrokerError> {
         let broker = self.broker()?;
         broker.work_queue(topic, &broker.default_group(topic)?, options)
     }
 
-    /// Opens a consumer of topics; see [`Broker::consumer`].
+    /// Opens a consumer of topics.
+    ///
+    /// # Errors
+    /// Those of [`Broker::start`] and [`Broker::consumer`].
     pub fn consumer(
         &self,
         group: &str,
@@ -94,12 +101,18 @@ impl Store {
         self.broker()?.consumer(group, topics, options)
     }
 
-    /// Appends messages that are delivered later; see [`Broker::append_later`].
+    /// Appends messages that are delivered later.
+    ///
+    /// # Errors
+    /// Those of [`Broker::start`] and [`Broker::append_later`].
     pub fn append_later(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, BrokerError> {
         self.broker()?.append_later(messages)
     }
 
-    /// Returns the transactions of the store; see [`Transactions`].
+    /// Returns the transactions of the store.
+    ///
+    /// # Errors
+    /// Those of [`Broker::start`] and [`Broker::transactions`].
     pub fn transactions(&self) -> Result<Transactions, BrokerError> {
         self.broker()?.transactions()
     }
@@ -120,6 +133,9 @@ impl Store {
 
     /// Makes everything durable and releases the directory, as the method of the engine does. Threads that wait for
     /// transaction checks return.
+    ///
+    /// # Errors
+    /// Those of the last flush. The directory is released all the same.
     pub fn close(&self) -> Result<(), StoreError> {
         let broker = self.broker.lock().clone();
         if let Some(transactions) = broker.and_then(|broker| broker.transactions_if_open()) {

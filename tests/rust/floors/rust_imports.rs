@@ -31,7 +31,8 @@ pub(crate) struct Import {
     pub(crate) is_export: bool,
 }
 
-/// Returns the modules of the file at module path `path`, the file itself first, and the first segments of all its paths.
+/// Returns the modules of the file at module path `path`, the file itself first, and the first segments of all its
+/// paths.
 pub(crate) fn read(path: Vec<String>, text: &str) -> syn::Result<(Vec<Module>, BTreeSet<String>)> {
     let file = syn::parse_file(text)?;
     let mut reader = Reader { modules: vec![Module { path, ..Module::default() }], ..Reader::default() };

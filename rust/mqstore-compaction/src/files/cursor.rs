@@ -324,8 +324,8 @@ impl PairCursor {
         }
     }
 
-    /// Whether the record at `start` has the place and the size of the next unit, and only the two offsets differ, and the
-    /// units before and after it match their records: then the record is damaged, unless its checksum is right.
+    /// Whether the record at `start` has the place and the size of the next unit, and only the two offsets differ, and
+    /// the units before and after it match their records: then the record is damaged, unless its checksum is right.
     fn is_alone(&mut self, start: u64) -> Result<bool, StoreError> {
         let Some(unit) = self.units.get(self.next_unit).copied() else { return Ok(false) };
         let (place, end) = self.place_of(&unit);

@@ -2,8 +2,8 @@
 //!
 //! Owns the reads and writes of RocketMQ's file; `mqstore_format::json` owns its text. For each queue it has the queue
 //! offset of the last keyed record that a compaction read. If the file is lost, a broker compacts everything once more.
-//! `position-checkpoint.bak` is the previous version. Of a damaged file, every position that parses counts, and the backup
-//! completes them, as for a configuration file (`config_file` of mqstore-base).
+//! `position-checkpoint.bak` is the previous version. Of a damaged file, every position that parses counts, and the
+//! backup completes them, as for a configuration file (`config_file` of mqstore-base).
 //!
 //! Source: `CompactionPositionMgr`, `ConfigManager#persist`.
 
@@ -81,8 +81,8 @@ impl PositionCheckpoint {
     }
 }
 
-/// Writes a damaged positions file again with the positions that parse, after a copy to `lost+found`. Returns the step in
-/// words; `None` if there was nothing to do. With `dry_run` it changes nothing.
+/// Writes a damaged positions file again with the positions that parse, after a copy to `lost+found`. Returns the step
+/// in words; `None` if there was nothing to do. With `dry_run` it changes nothing.
 ///
 /// # Errors
 /// I/O errors.

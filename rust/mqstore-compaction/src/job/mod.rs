@@ -6,8 +6,8 @@
 //! publish   driver, store locked      checks all results, then swaps folders once for all queues
 //! ```
 //!
-//! `survivor_rule` selects the survivors, and `survivor_writer` writes them. `job_folder` owns the folder of a job and removes leftovers of a stopped
-//! one.
+//! `survivor_rule` selects the survivors, and `survivor_writer` writes them. `job_folder` owns the folder of a job and
+//! removes leftovers of a stopped one.
 
 pub(crate) mod control;
 pub(crate) mod documents;

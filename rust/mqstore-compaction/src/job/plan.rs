@@ -1,8 +1,8 @@
 //! Plans a compaction job.
 //!
 //! Owns [`plan`]: it selects the queues, the records of each, the lengths of the files, and the generation to start
-//! from. The store's lock is held during planning, so that the ends of the log, of the queues and of the compaction files
-//! belong together. It need not be held while the tasks run. Planning writes only into the job's own folder.
+//! from. The store's lock is held during planning, so that the ends of the log, of the queues and of the compaction
+//! files belong together. It need not be held while the tasks run. Planning writes only into the job's own folder.
 //!
 //! The snapshot of a queue ends at the end of the log. Its older messages come from the compaction files, and newer
 //! ones from the commit log, along the consume queue if that can be trusted: the store was closed cleanly, and the

@@ -14,8 +14,8 @@
 //! record is an error, because it may be the newest of its key. Never writes. The sources do not change while a task
 //! runs, so that two walks read the same records. If they do change, publication detects it.
 //!
-//! A walk covers the complete queue or one [`OffsetRange`] of it. Consecutive ranges give the same records as one walk, as
-//! long as the consume queue matches the log. If it does not, a range is an error, and the complete queue must be
+//! A walk covers the complete queue or one [`OffsetRange`] of it. Consecutive ranges give the same records as one walk,
+//! as long as the consume queue matches the log. If it does not, a range is an error, and the complete queue must be
 //! walked at once.
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The compaction of one huge queue by several workers.
 //!
-//! Owns the steps that replace one [`super::run_task`], and the files that they exchange in staging folders. `CompactionStep` in
-//! `documents` describes the steps. If the consume queue disagrees with the log, or if the first round fails in another
-//! way, one task compacts the complete queue.
+//! Owns the steps that replace one [`super::run_task`], and the files that they exchange in staging folders.
+//! `CompactionStep` in `documents` describes the steps. If the consume queue disagrees with the log, or if the first
+//! round fails in another way, one task compacts the complete queue.
 //!
 //! Any step may be repeated, run twice at the same time, or be abandoned: two attempts differ only in the names of
 //! their folders. The intermediate files are not synced, because no job reads them after a crash of the machine.

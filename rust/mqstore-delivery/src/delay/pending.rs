@@ -194,8 +194,8 @@ pub(super) struct PendingScan<'a> {
     now_ms: i64,
     cancelled: CancelledIds,
     counts: DueCounts,
-    /// The slot of the records that the caller wants; `None` for all. Records that came late are in a later slot, which is
-    /// due.
+    /// The slot of the records that the caller wants; `None` for all. Records that came late are in a later slot, which
+    /// is due.
     slot: Option<i64>,
     /// Log offsets of the waiting timer records, if the caller wants them.
     listed: Option<Vec<u64>>,

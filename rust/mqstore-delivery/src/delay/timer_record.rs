@@ -208,8 +208,8 @@ impl<'a> OutgoingRecord<'a> {
         Some(Self { view, topic, queue_id, properties, accepted })
     }
 
-    /// Returns the topic of the message if it was deleted since. Also a message that goes back into the wheel is dropped:
-    /// its new record would be after the deletion.
+    /// Returns the topic of the message if it was deleted since. Also a message that goes back into the wheel is
+    /// dropped: its new record would be after the deletion.
     pub(super) fn deleted_topic(&self, store: &Store) -> Result<Option<&'a str>, StoreError> {
         deleted_topic(store, &self.view, self.accepted)
     }

@@ -51,8 +51,8 @@ impl WaitingDelays {
         Ok((waiting, limit))
     }
 
-    /// Whether the message of `record`, which is in the timer topic or in that of the delay levels, waits now. It was not
-    /// delivered, put back or cancelled. Reads one slot of the wheel, and the log since the last save.
+    /// Whether the message of `record`, which is in the timer topic or in that of the delay levels, waits now. It was
+    /// not delivered, put back or cancelled. Reads one slot of the wheel, and the log since the last save.
     pub(crate) fn contains(store: &Store, record: &StoredRecord) -> Result<bool, StoreError> {
         let mut saved = SavedDelays::load(store)?;
         let (_, limit) = store.log().bounds()?;
@@ -166,8 +166,8 @@ fn deliveries_start(store: &Store, saved: &SavedDelays, basis: RecoveryBasis) ->
     })
 }
 
-/// Returns the log offsets of timer records that were not delivered when the state was saved, ascending. With `slot`, only
-/// those that can have this slot, and others.
+/// Returns the log offsets of timer records that were not delivered when the state was saved, ascending. With `slot`,
+/// only those that can have this slot, and others.
 fn timer_records(
     store: &Store,
     saved: &mut SavedDelays,

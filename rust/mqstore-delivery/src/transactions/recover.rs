@@ -117,8 +117,8 @@ impl Transactions {
         let mut position = record.commit_log_offset + record.bytes().len() as u64;
         for _ in &op.half_offsets {
             let Some(follows) = self.inner.store.log().record_at(position)? else { break };
-            // A reclaim has replaced final records, because a retention or a deletion hides them. Each of them was there:
-            // after a crash that lost some, the next open appended an op message here before anything else.
+            // A reclaim has replaced final records, because a retention or a deletion hides them. Each of them was
+            // there: after a crash that lost some, the next open appended an op message here before anything else.
             is_replaced = view(&follows)?.replaces_hidden();
             let Some(from) = half_of_record(&follows, outcome).filter(|_| !is_replaced) else { break };
             made.insert(from);
@@ -163,10 +163,13 @@ impl Transactions {
         for (offset, record) in std::mem::take(halves) {
             let facts = view(&record)?;
             let topic = HalfRecord::of(&facts).map(|facts| facts.topic.to_owned());
+            let appends = self.inner.store.system_appends();
             match topic {
-                Some(topic) if self.inner.store.system_appends().is_deleted_since(&topic, record.commit_log_offset)? => self.inner.note(format!(
-                    "a message of a committed transaction is dropped, because its topic {topic} was deleted"
-                )),
+                Some(topic) if appends.is_deleted_since(&topic, record.commit_log_offset)? => {
+                    self.inner.note(format!(
+                        "a message of a committed transaction is dropped, because its topic {topic} was deleted"
+                    ));
+                }
                 _ => halves.push((offset, record)),
             }
         }

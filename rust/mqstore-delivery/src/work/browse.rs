@@ -75,9 +75,8 @@ impl WorkQueueInner {
             if records.is_empty() {
                 break;
             }
-            let is_due = |record: &StoredRecord| {
-                put_delay_until(record).is_none_or(|invisible_until_ms| invisible_until_ms <= now_ms)
-            };
+            let is_due =
+                |record: &StoredRecord| put_delay_until(record).is_none_or(|visible_ms| visible_ms <= now_ms);
             found.extend(records.into_iter().filter(is_due));
         }
         found.truncate(count);

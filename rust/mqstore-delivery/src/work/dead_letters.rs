@@ -237,7 +237,7 @@ impl WorkQueueInner {
             .map(|(view, _)| MessageOrigin {
                 sys_flag: view.sys_flag,
                 born_host: view.born_host,
-                // In a retry topic, the earlier deliveries are already part of the attempts, and may already scope
+                // In a retry topic, the earlier deliveries are already part of the attempts, and may already reach
                 // the limit.
                 reconsume_times: if view.topic.starts_with(RETRY_TOPIC_PREFIX) {
                     most.max(view.reconsume_times.saturating_add(1))

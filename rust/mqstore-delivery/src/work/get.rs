@@ -32,8 +32,8 @@ pub(super) struct GetRequest {
 }
 
 impl WorkQueueInner {
-    /// Polls once for messages. If there are none and the caller waits, `ready` rings at the time for the next poll. If it
-    /// returns no messages, the poll stopped early, and another one may find some.
+    /// Polls once for messages. If there are none and the caller waits, `ready` rings at the time for the next poll. If
+    /// it returns no messages, the poll stopped early, and another one may find some.
     pub(super) fn get(
         self: &Arc<Self>,
         request: &GetRequest,
@@ -270,8 +270,8 @@ impl WorkQueueInner {
         }
     }
 
-    /// Finishes messages that are no longer in the log. The others before the log that no worker has are lost as well: it
-    /// finishes them with the first one, so that a deletion of many costs one search and one note for each queue.
+    /// Finishes messages that are no longer in the log. The others before the log that no worker has are lost as well:
+    /// it finishes them with the first one, so that a deletion of many costs one search and one note for each queue.
     pub(super) fn finish_lost(&self, lost: &[(Arc<QueuePlace>, i64)]) -> Result<(), BrokerError> {
         for lost in lost.chunk_by(|(a, _), (b, _)| Arc::ptr_eq(a, b)) {
             let Some((place, _)) = lost.first() else { continue };

@@ -226,8 +226,8 @@ impl WorkQueue {
         }
     }
 
-    /// Like [`Self::get_many`], but returns `None` if there is nothing to get, maybe before `wait` ends. If it returns no
-    /// messages for a `count` above 0, it stopped early: call it again.
+    /// Like [`Self::get_many`], but returns `None` if there is nothing to get, maybe before `wait` ends. If it returns
+    /// no messages for a `count` above 0, it stopped early: call it again.
     pub fn get_once(&self, count: usize, wait: Duration) -> Result<Option<Vec<LeasedMessage>>, BrokerError> {
         let request = GetRequest { waits: !wait.is_zero(), ..self.get_request(count, ReadScope::Anywhere) };
         let found = block_on(&self.core.ready, wait, || {

@@ -1,8 +1,8 @@
 //! Segments that never change again, and their bytes.
 //!
 //! A segment is sealed if it is not the last one, and if all its bytes are synced and dispatched. A store open for
-//! writing syncs first. A store open for reading trusts a clean close, the durable mark, or the checkpoint of the program
-//! that writes: RocketMQ writes the store time of a record there some seconds after the record is synced.
+//! writing syncs first. A store open for reading trusts a clean close, the durable mark, or the checkpoint of the
+//! program that writes: RocketMQ writes the store time of a record there some seconds after the record is synced.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -106,8 +106,8 @@ impl<'a> SealedLog<'a> {
         Ok(found)
     }
 
-    /// Returns the inodes of the segments between two log offsets, by the log offset of their first byte. A reclaim gives
-    /// the name of a segment to another file.
+    /// Returns the inodes of the segments between two log offsets, by the log offset of their first byte. A reclaim
+    /// gives the name of a segment to another file.
     ///
     /// # Errors
     /// Errors of the system, except for a segment that was removed meanwhile.

@@ -41,8 +41,8 @@ impl ArchiveState {
         Self { archived_to: u64::MAX, settings: String::new() }
     }
 
-    /// Writes this archive to a copy of the store whose log ends at `log_end`, durably. The reads of the copy continue in
-    /// the archive. Its runs do not extend it before a program configures the archive there, because the store does.
+    /// Writes this archive to a copy of the store whose log ends at `log_end`, durably. The reads of the copy continue
+    /// in the archive. Its runs do not extend it before a program configures the archive there, because the store does.
     ///
     /// # Errors
     /// As for a change of the archive.

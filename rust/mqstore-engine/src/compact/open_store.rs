@@ -53,8 +53,8 @@ impl Compactions {
         Ok(done.report)
     }
 
-    /// Makes the log durable; returns its durable offset. A compacted record must not outlive its original after a crash.
-    /// For records that are not in the file yet, only the log's own sync guarantees that.
+    /// Makes the log durable; returns its durable offset. A compacted record must not outlive its original after a
+    /// crash. For records that are not in the file yet, only the log's own sync guarantees that.
     pub(super) fn flush_for_compaction(&self) -> Result<u64, StoreError> {
         self.engine.flusher.flush_all(false)?;
         Ok(self.engine.log.durable())

@@ -63,7 +63,8 @@ impl DiskSpace {
         self.logs.iter().filter(|(_, space)| is_full(space)).map(|(path, _)| path.clone()).collect()
     }
 
-    /// Returns how much space is left if a disk of the other files, or each disk for segments, has less than its reserve.
+    /// Returns how much space is left if a disk of the other files, or each disk for segments, has less than its
+    /// reserve.
     pub(crate) fn below_reserve(&self) -> Option<String> {
         let log = self.logs.iter().max_by_key(|(_, space)| space.available);
         let (path, short) = log.into_iter().chain(&self.others).find(|(_, space)| !space.can_take(0))?;

@@ -464,8 +464,8 @@ pub(crate) fn place(unit: &CqUnit) -> Option<(u64, u32)> {
 }
 
 /// Whether a unit of that queue may point to this record. Units of light queues point to records that name the queue in
-/// a property; units of batch queues use the offset in another property. A placeholder has the place of the hidden record
-/// that it replaced, but no unit of a current queue points to it: such a unit was read before the reclaim.
+/// a property; units of batch queues use the offset in another property. A placeholder has the place of the hidden
+/// record that it replaced, but no unit of a current queue points to it: such a unit was read before the reclaim.
 pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> bool {
     if record.is_placeholder() {
         return false;
@@ -479,8 +479,8 @@ pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue
     names.split(',').any(|name| name == topic)
 }
 
-/// Whether the record of a unit of `topic` is before the floor of its own topic. The minimum of a queue hides such records
-/// of the queue itself; the units of a light queue can lead to them anywhere.
+/// Whether the record of a unit of `topic` is before the floor of its own topic. The minimum of a queue hides such
+/// records of the queue itself; the units of a light queue can lead to them anywhere.
 #[inline]
 pub(crate) fn is_hidden(view: &dyn View, record: &RecordView<'_>, topic: &str, at: u64) -> bool {
     topic.starts_with(LIGHT_QUEUE_PREFIX) && view.floors().hides(record.topic, at)

@@ -32,7 +32,7 @@ pub(crate) fn messages_at(
     found.resize_with(offsets.len(), || None);
     if offsets.len() > 1 {
         let missing = offsets.iter().zip(&found).filter(|(_, found)| found.is_none());
-        expect(&**view, topic, queue_id, missing.map(|(offset, _)| *offset));
+        prefetch(&**view, topic, queue_id, missing.map(|(offset, _)| *offset));
     }
     for (offset, found) in offsets.iter().zip(&mut found) {
         if found.is_none() {
@@ -43,7 +43,7 @@ pub(crate) fn messages_at(
 }
 
 /// Asks the system to fetch the messages at `offsets` that are probably not in memory.
-fn expect(view: &dyn View, topic: &str, queue_id: i32, offsets: impl Iterator<Item = i64>) {
+fn prefetch(view: &dyn View, topic: &str, queue_id: i32, offsets: impl Iterator<Item = i64>) {
     let (mut places, mut units) = (Vec::new(), Vec::new());
     for offset in offsets {
         units.clear();

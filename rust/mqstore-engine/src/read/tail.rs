@@ -166,7 +166,7 @@ pub(crate) fn count(
         loop {
             if from >= expected {
                 expected = from.saturating_add(EXPECTED_UNITS);
-                view.expect_units(topic, queue_id, from, expected.min(max).saturating_sub(from));
+                view.prefetch_units(topic, queue_id, from, expected.min(max).saturating_sub(from));
             }
             units.clear();
             view.units(topic, queue_id, from, UNITS, &mut units)?;

@@ -14,8 +14,8 @@ use mqstore_base::topic_floors::{FloorTable, TopicRetention};
 use mqstore_compaction::ManifestCache;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
-/// The data of a store for its read path; the engine and the reader implement it. A third source of messages, like an archive, would
-/// be one more implementation.
+/// The data of a store for its read path; the engine and the reader implement it. A third source of messages, like an
+/// archive, would be one more implementation.
 pub(crate) trait View: Send + Sync {
     /// Returns the files of the store.
     fn files(&self) -> &StoreFiles;
@@ -53,7 +53,7 @@ pub(crate) trait View: Send + Sync {
     ) -> Result<(), StoreError>;
 
     /// Asks the system to fetch up to `units` units from offset `from` on, which will be read soon.
-    fn expect_units(&self, _topic: &str, _queue_id: i32, _from: i64, _units: i64) {}
+    fn prefetch_units(&self, _topic: &str, _queue_id: i32, _from: i64, _units: i64) {}
 
     /// Returns the queue offset of the first message of the record that contains the message at `offset`: if a record
     /// contains several messages, a read begins with a whole record.
@@ -102,8 +102,8 @@ pub(crate) trait View: Send + Sync {
     /// Returns what reads know about the compaction files.
     fn manifests(&self) -> &ManifestCache;
 
-    /// Returns those messages at `offsets` of a queue, in the given order, that need no ordinary read: they are in memory,
-    /// or a writer vouches for their units. `None` stands for any other message, and for all after the end.
+    /// Returns those messages at `offsets` of a queue, in the given order, that need no ordinary read: they are in
+    /// memory, or a writer vouches for their units. `None` stands for any other message, and for all after the end.
     fn messages_near(
         &self,
         topic: &str,

@@ -4,8 +4,8 @@
 //! - Not those to which a unit of a queue points: a broker gives the bytes there to its clients. The files of a deleted
 //!   topic are gone. A retention removes whole files before the floor.
 //! - Not those to which a unit of a light queue points, also of a deleted topic.
-//! - Not deliveries of delayed messages, as long as the log can have the delayed message: an open without the saved state
-//!   of the delays searches the log for deliveries, and makes those again that it does not find.
+//! - Not deliveries of delayed messages, as long as the log can have the delayed message: an open without the saved
+//!   state of the delays searches the log for deliveries, and makes those again that it does not find.
 //! - Of each queue the first ones in the log. A broker that derives a queue begins at the offset of the first record
 //!   that it finds, and then counts without gaps.
 

@@ -72,8 +72,8 @@ struct OpenRun {
     topics: BTreeMap<Arc<str>, u64>,
 }
 
-/// Reads the segments of `list` up to `end` and counts. Only the first ones can be rewritten; `why` says the reason of the
-/// others.
+/// Reads the segments of `list` up to `end` and counts. Only the first ones can be rewritten; `why` says the reason of
+/// the others.
 ///
 /// # Errors
 /// Errors of reads; the end of `meter`.
@@ -243,8 +243,8 @@ impl Survey {
         chosen
     }
 
-    /// Returns the segments with wanted hidden records that stay, if those before segment number `rewritten` are rewritten
-    /// as far as they have replaceable records. `failed` is why this segment had to stay.
+    /// Returns the segments with wanted hidden records that stay, if those before segment number `rewritten` are
+    /// rewritten as far as they have replaceable records. `failed` is why this segment had to stay.
     pub(super) fn kept(&self, rewritten: usize, failed: Option<&str>) -> Vec<KeptSegment> {
         let mut kept = Vec::new();
         for (number, segment) in self.segments.iter().enumerate() {

@@ -353,8 +353,8 @@ impl Cleaner {
         self.archive_rule.why(segment, self.engine.log.list().min_offset())
     }
 
-    /// Runs `replace`, which gives the name of `segment` to another file, while no segment is removed and the archive does
-    /// not change. Returns why the segment must keep its file, if it must.
+    /// Runs `replace`, which gives the name of `segment` to another file, while no segment is removed and the archive
+    /// does not change. Returns why the segment must keep its file, if it must.
     ///
     /// # Errors
     /// Those of `replace`.

@@ -2,9 +2,9 @@
 //!
 //! A rename first moves the segment out of the log, to `mqstore/wipe/` (or to `.mqstore/wipe/` of its own folder), so a
 //! half-wiped file is never part of the log. Then both folders are synced, zeros are written over all parts of the file
-//! that hold data and synced, and the name is removed. The wipe waits for readers of its bytes. A file with a second name, for
-//! example in a snapshot, loses only this name. After a stop, the next open wipes the remaining files, whatever its
-//! options are.
+//! that hold data and synced, and the name is removed. The wipe waits for readers of its bytes. A file with a second
+//! name, for example in a snapshot, loses only this name. After a stop, the next open wipes the remaining files,
+//! whatever its options are.
 //!
 //! The effect on the medium depends on the file system and the device: see `docs/erase.md`.
 

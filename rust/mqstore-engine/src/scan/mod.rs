@@ -47,8 +47,8 @@ const BYTES_PER_ENTRY: u64 = 16 << 10;
 /// fillers. It skips damaged ranges and reports them to the caller.
 ///
 /// With `topics`, rows are the messages in the queues of these topics. A light queue has the records that name it; a
-/// record in several of the named queues is several rows. Half messages of a topic are not rows. If two records claim the same unit of a queue, which no broker
-/// writes, a scan that follows units yields only the first.
+/// record in several of the named queues is several rows. Half messages of a topic are not rows. If two records claim
+/// the same unit of a queue, which no broker writes, a scan that follows units yields only the first.
 pub struct Scan<S: ScanSink> {
     plan: ScanSetup<S>,
     work: Option<ScanWork<S>>,

@@ -83,9 +83,9 @@ impl LogSource {
                 cut => cut?,
             };
             match cut {
-                CutRun::Records(stretch) => {
-                    self.expect();
-                    return Ok(NextTask::Task(Task::Stretch(stretch)));
+                CutRun::Records(run) => {
+                    self.prefetch();
+                    return Ok(NextTask::Task(Task::Run(run)));
                 }
                 CutRun::Damaged(damage) => self.skip(&damage)?,
                 CutRun::End => return Ok(NextTask::End),
@@ -103,7 +103,7 @@ impl LogSource {
     }
 
     /// Asks the system to fetch the bytes of the next tasks, each page once, because each request takes time.
-    fn expect(&mut self) {
+    fn prefetch(&mut self) {
         let position = self.scanner.position();
         if position >= self.limit {
             return;

@@ -208,9 +208,9 @@ impl RowFilter {
         self.filter.as_ref().is_none_or(|filter| filter.may_match_code(tags_code))
     }
 
-    /// Calls `visit` with the offset of a record in each wanted queue that it is in: its own queue, and the light queues
-    /// that it names, except light queues that were deleted after the record at log offset `at`. A hidden record is in no
-    /// queue. Without wanted topics, every other record is visited once. Ends when `visit` returns `false`.
+    /// Calls `visit` with the offset of a record in each wanted queue that it is in: its own queue, and the light
+    /// queues that it names, except light queues that were deleted after the record at log offset `at`. A hidden record
+    /// is in no queue. Without wanted topics, every other record is visited once. Ends when `visit` returns `false`.
     #[inline]
     pub(super) fn visit_positions(
         &self,

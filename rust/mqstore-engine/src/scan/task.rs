@@ -23,7 +23,7 @@ pub(super) struct EntryLead {
 /// A task.
 pub(super) enum Task {
     /// Consecutive records of the log.
-    Stretch(RecordRun),
+    Run(RecordRun),
     /// Records of queue units.
     Leads(Vec<EntryLead>),
     /// Records that are read already.

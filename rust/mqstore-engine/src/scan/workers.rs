@@ -107,11 +107,11 @@ impl<S: ScanSink> ScanContext<S> {
         hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
     ) -> (TaskOutcome, Vec<u8>) {
         match task {
-            Task::Stretch(mut stretch) => {
+            Task::Run(mut run) => {
                 let WorkerState { sink, skipped, .. } = bench;
                 let mut goes_on = true;
-                let (mut end, behind) = (stretch.start(), stretch.end());
-                stretch.views(skipped, |record, offset| {
+                let (mut end, behind) = (run.start(), run.end());
+                run.views(skipped, |record, offset| {
                     if goes_on {
                         goes_on = self.rows(sink, record, (offset, end), hand_over);
                         end = offset + u64::from(record.size);
@@ -122,12 +122,12 @@ impl<S: ScanSink> ScanContext<S> {
                 });
                 let rest = sink.take();
                 if let Err(error) = met {
-                    return (TaskOutcome::Failed(error), stretch.let_go());
+                    return (TaskOutcome::Failed(error), run.let_go());
                 }
                 if goes_on && let Some((rows, bytes)) = rest {
                     hand_over(ScanBatch { rows, end: behind }, bytes);
                 }
-                (TaskOutcome::Done(behind), stretch.let_go())
+                (TaskOutcome::Done(behind), run.let_go())
             }
             Task::Leads(leads) => (self.follow(bench, &leads, hand_over), Vec::new()),
             Task::Records(records) => (self.take(&mut bench.sink, &records, hand_over), Vec::new()),

@@ -54,7 +54,8 @@ pub struct AppendRequest {
     pub durable: bool,
     /// Whether the messages are appended by [`Store::append_many`]; else there is one message.
     pub many: bool,
-    /// How the bodies are compressed before the append, in the thread that appends; `None` if they have their stored form.
+    /// How the bodies are compressed before the append, in the thread that appends; `None` if they have their stored
+    /// form.
     pub compression: Option<BodyCompression>,
     /// The messages.
     pub messages: Vec<OwnedMessage>,

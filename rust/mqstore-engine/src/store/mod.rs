@@ -1,7 +1,7 @@
 //! The store: one handle for all operations on a directory.
 //!
-//! This folder is a facade: most functions of [`Store`] have one line, and call the engine, a read or a service. `writer`
-//! has the engine and its services, `services` their threads, and `open` makes them.
+//! This folder is a facade: most functions of [`Store`] have one line, and call the engine, a read or a service.
+//! `writer` has the engine and its services, `services` their threads, and `open` makes them.
 //!
 //! A [`Store`] is cheap to clone and safe to share between threads. For writing, it holds RocketMQ's lock and runs
 //! background services, for example for dispatch and flush. For reading, it holds no lock. After [`Store::close`] every

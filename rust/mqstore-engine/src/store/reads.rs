@@ -182,9 +182,9 @@ impl Store {
         query::lookup(&self.checked()?, topic, key, start_ms, end_ms, limit)
     }
 
-    /// Returns the record with an offset message id or a unique key; `None` if there is none. Of several records with the
-    /// unique key, returns the message that consumers get, else a dead letter or retry, else the newest record in which a
-    /// message waits or waited.
+    /// Returns the record with an offset message id or a unique key; `None` if there is none. Of several records with
+    /// the unique key, returns the message that consumers get, else a dead letter or retry, else the newest record in
+    /// which a message waits or waited.
     pub fn get(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
         query::get(&self.checked()?, id)
     }

@@ -114,9 +114,10 @@ impl Retentions<'_> {
     /// Sets the limits of a topic: all of them, so a limit that is `None` does not apply any more. Durable when it
     /// returns. The next expiry applies them.
     ///
-    /// # Errors [`StoreError::TopicNotFound`]; [`StoreError::Refused`] for a topic of the system, a light queue or a
-    /// compaction topic; [`StoreError::InvalidOption`] for a limit outside 1 to 2^53, and for a time that is longer
-    /// than the retention of a store without an archive.
+    /// # Errors
+    /// [`StoreError::TopicNotFound`]; [`StoreError::Refused`] for a topic of the system, a light queue or a compaction
+    /// topic; [`StoreError::InvalidOption`] for a limit outside 1 to 2^53, and for a time that is longer than the
+    /// retention of a store without an archive.
     pub fn set(&self, topic: &str, limits: TopicRetention) -> Result<(), StoreError> {
         self.0.writer("set the retention of a topic")?.topic_retentions.set(topic, limits)
     }

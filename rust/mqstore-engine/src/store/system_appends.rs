@@ -67,8 +67,8 @@ impl SystemAppends<'_> {
     }
 
     /// Appends messages that belong together; `marks` has the mark of each message, in the same order. See
-    /// [`TransactionMark`]. The given unique key is used; an empty one means none. If one message must be durable, all are.
-    /// It does not create a topic that was deleted.
+    /// [`TransactionMark`]. The given unique key is used; an empty one means none. If one message must be durable, all
+    /// are. It does not create a topic that was deleted.
     ///
     /// # Errors
     /// Those of [`Store::append_many`]; [`StoreError::TooLarge`] for more than [`Self::max_together_bytes`];
@@ -90,8 +90,8 @@ impl SystemAppends<'_> {
         self.0.engine("append")?.check_copies_to(topic)
     }
 
-    /// Returns the first message that [`Store::append_many`] would refuse if it got `groups` one after the other, as far as
-    /// that depends on the messages and the topics.
+    /// Returns the first message that [`Store::append_many`] would refuse if it got `groups` one after the other, as
+    /// far as that depends on the messages and the topics.
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
@@ -149,8 +149,8 @@ impl SystemAppends<'_> {
         Ok(self.0.engine("read the durable offset")?.log.durable())
     }
 
-    /// Whether the topic was deleted after log offset `accepted`, at which the store accepted a message for it: it does not
-    /// exist, or it was created again since. A new topic has none of the old messages.
+    /// Whether the topic was deleted after log offset `accepted`, at which the store accepted a message for it: it does
+    /// not exist, or it was created again since. A new topic has none of the old messages.
     ///
     /// # Errors
     /// [`StoreError::Closed`].
@@ -159,8 +159,8 @@ impl SystemAppends<'_> {
         Ok(view.is_removed(topic) || accepted < view.floors().deleted(topic))
     }
 
-    /// Calls `append`, and lets no topic be deleted until it returns, so that an answer of [`Self::is_deleted_since`] stays
-    /// right. `append` must not delete a topic.
+    /// Calls `append`, and lets no topic be deleted until it returns, so that an answer of [`Self::is_deleted_since`]
+    /// stays right. `append` must not delete a topic.
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].

@@ -10,9 +10,9 @@
 //! Across a crash: the log is synced up to the floor, then the floor is synced with the removal of the topic, and only
 //! then the queue files go. An open removes the files that a stop left. So a topic is either complete or deleted.
 //!
-//! Across threads: no dispatch run and no flush is in progress meanwhile. An append that has chosen the topic already is
-//! either before the floor or fails with [`StoreError::TopicNotFound`]. A message that was accepted before the floor, and
-//! waits for its time or for a decision, never comes: see [`crate::SystemAppends::without_deletions`].
+//! Across threads: no dispatch run and no flush is in progress meanwhile. An append that has chosen the topic already
+//! is either before the floor or fails with [`StoreError::TopicNotFound`]. A message that was accepted before the
+//! floor, and waits for its time or for a decision, never comes: see [`crate::SystemAppends::without_deletions`].
 
 use std::collections::BTreeMap;
 

@@ -61,8 +61,8 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a topic with the committed offsets and the progress of groups in it, and the topics in which RocketMQ keeps
-    /// messages that these groups popped from it. Durable when it returns.
+    /// Removes a topic with the committed offsets and the progress of groups in it, and the topics in which RocketMQ
+    /// keeps messages that these groups popped from it. Durable when it returns.
     ///
     /// # Errors
     /// [`StoreError::TopicNotFound`]; [`StoreError::Refused`] for a system topic.
@@ -75,8 +75,8 @@ impl Store {
         self.view().floors()
     }
 
-    /// Returns the milliseconds after which a value of the table `topic` expires; `None` if it does not. In a reader, the
-    /// setting as of its last catch-up.
+    /// Returns the milliseconds after which a value of the table `topic` expires; `None` if it does not. In a reader,
+    /// the setting as of its last catch-up.
     ///
     /// # Errors
     /// [`StoreError::Closed`].

@@ -1,4 +1,5 @@
-//! The side of a store that is open for writing: its engine, the services above it, and background tasks of other crates.
+//! The side of a store that is open for writing: its engine, the services above it, and background tasks of other
+//! crates.
 //!
 //! It holds the lock for its whole life. The open takes the lock and then recovers; only a clean close removes `abort`.
 //! A task is a plain struct. `services` has one thread for each task, which calls its step and lets it rest;

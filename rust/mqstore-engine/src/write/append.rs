@@ -184,9 +184,9 @@ impl Engine {
         })
     }
 
-    /// Checks that one segment can hold `records` together: one after the other, and published in one step. A reader in this
-    /// or another process sees none or all of them. A crash may keep only the first few; from the first one, the caller
-    /// can tell which others belong to it.
+    /// Checks that one segment can hold `records` together: one after the other, and published in one step. A reader in
+    /// this or another process sees none or all of them. A crash may keep only the first few; from the first one, the
+    /// caller can tell which others belong to it.
     fn check_together(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
         let size: u64 = records.iter().map(|record| record.parts.len() as u64).sum();
         let limit = self.log.max_record_bytes();
@@ -196,8 +196,8 @@ impl Engine {
         Err(StoreError::TooLarge { what: "the set of messages to append together", size, limit })
     }
 
-    /// Checks that [`Self::append_many`] would accept each of `groups`, one after the other. Appends nothing and creates no
-    /// topic. Quotas, the disk and damage are left to the append.
+    /// Checks that [`Self::append_many`] would accept each of `groups`, one after the other. Appends nothing and
+    /// creates no topic. Quotas, the disk and damage are left to the append.
     pub(crate) fn check_appends<'a>(
         &self,
         groups: impl Iterator<Item = &'a [NewMessage<'a>]>,

@@ -186,8 +186,8 @@ pub(crate) fn check_direct(message: &NewMessage<'_>) -> Result<(), StoreError> {
     }
 }
 
-/// Checks that rows from elsewhere can become messages of this topic: its name, and that no store or broker writes it for
-/// itself.
+/// Checks that rows from elsewhere can become messages of this topic: its name, and that no store or broker writes it
+/// for itself.
 ///
 /// # Errors
 /// [`StoreError::InvalidMessage`] and [`StoreError::Refused`].

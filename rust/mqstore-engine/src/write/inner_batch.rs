@@ -78,7 +78,8 @@ impl Engine {
         Ok(results.collect())
     }
 
-    /// Checks that [`Self::append_inner_batch`] accepts `messages`; `key` is a unique key. An error comes with the field.
+    /// Checks that [`Self::append_inner_batch`] accepts `messages`; `key` is a unique key. An error comes with the
+    /// field.
     pub(crate) fn check_inner_batch(
         &self,
         messages: &[NewMessage<'_>],

@@ -1,7 +1,7 @@
 //! Appends: one message, a batch, copies of records, and transactions; and what follows them.
 //!
-//! The thread of the caller encodes and checks a message. Under the put lock the message gets its offsets. Then it becomes
-//! durable as the durability mode demands, and dispatch adds it to queues and index.
+//! The thread of the caller encodes and checks a message. Under the put lock the message gets its offsets. Then it
+//! becomes durable as the durability mode demands, and dispatch adds it to queues and index.
 
 pub(crate) mod append;
 pub(crate) mod append_marks;

@@ -243,8 +243,8 @@ fn tiered_log<'a>(record: &RecordView<'a>) -> TieredLog<'a> {
     TieredLog { topic: record.topic, queue_id: record.queue_id }
 }
 
-/// Each byte of a record in the log of a tiered store is changed. A moved record is valid only if its body, its place and
-/// the form of its checksum are intact.
+/// Each byte of a record in the log of a tiered store is changed. A moved record is valid only if its body, its place
+/// and the form of its checksum are intact.
 #[test]
 fn a_moved_record_stays_as_damaged_as_it_was() {
     for property_crc in [false, true] {

@@ -16,7 +16,7 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, Segment, SegmentList, check_record};
 
 /// Bytes between two reports of progress.
-const TELL_BYTES: u64 = 1 << 20;
+const REPORT_BYTES: u64 = 1 << 20;
 
 /// Maximum number of pieces that one repair fills. A file name with a far too large number must not fill the disk.
 const MOST_PIECES: usize = 1 << 16;
@@ -123,7 +123,7 @@ pub(crate) fn walk(
     let mut reported = start;
     loop {
         let offset = scanner.position();
-        if offset >= reported + TELL_BYTES {
+        if offset >= reported + REPORT_BYTES {
             watch(offset - start)?;
             reported = offset;
         }

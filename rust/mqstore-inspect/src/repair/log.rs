@@ -35,7 +35,7 @@ use mqstore_log::recovery::{ProgressReporter, truncate_after};
 use super::damage_scan::{DamagedPiece, WalkedLog};
 use super::queue_records::{Corrections, LogQueues};
 use super::renumber::MisplacedRecord;
-use super::segment_files::{SegmentRow, load};
+use super::segment_files::{FoundSegments, load};
 use crate::loss_report::{LossReport, LostOffsets, LostRange};
 
 /// The log after its repair, or before it in a dry run.
@@ -69,8 +69,8 @@ pub(crate) struct RepairedLog {
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] if a segment is a symbolic link, if two segments have the same name and different records, or
-/// if messages that can be read now could not be read after the repair; [`StoreError::Unsupported`] for a log with too many
-/// holes; I/O errors.
+/// if messages that can be read now could not be read after the repair; [`StoreError::Unsupported`] for a log with too
+/// many holes; I/O errors.
 pub(crate) fn repair_log(
     files: &StoreFiles,
     rules: &DispatchRules,
@@ -79,32 +79,32 @@ pub(crate) fn repair_log(
 ) -> Result<RepairedLog, StoreError> {
     let mark = DurableMarkFile::new(files).try_load()?;
     // The length of the log is unknown until its files are inspected.
-    let row = super::segment_files::inspect_files(files, mark.as_ref(), &mut |_| watch(0, 0))?;
-    super::segment_files::check_keeps_messages(files, &row, &mut |_| watch(0, 0))?;
-    let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
-    let (walked, misplaced) = scan_log(files, &row, rules, &mut |done| watch(done.min(total), total))?;
+    let segments = super::segment_files::inspect_files(files, mark.as_ref(), &mut |_| watch(0, 0))?;
+    super::segment_files::check_keeps_messages(files, &segments, &mut |_| watch(0, 0))?;
+    let total: u64 = segments.list.segments().iter().map(|segment| segment.len()).sum();
+    let (walked, misplaced) = scan_log(files, &segments, rules, &mut |done| watch(done.min(total), total))?;
     let mut ledger = LossReport::load(files)?;
     let mut repaired = RepairedLog {
         end: walked.end,
         last: walked.last,
         store_timestamp_ms: walked.store_timestamp_ms,
-        segment_bytes: row.segment_bytes,
+        segment_bytes: segments.segment_bytes,
         messages: walked.messages,
-        actions: row
+        actions: segments
             .actions
             .iter()
-            .map(|(path, action)| super::segment_files::describe_action(path, action, row.segment_bytes))
+            .map(|(path, action)| super::segment_files::describe_action(path, action, segments.segment_bytes))
             .collect(),
         ..RepairedLog::default()
     };
     let unknown = |lost: &&LostOffsets| !ledger.knows(&lost.topic, lost.queue_id, lost.from, lost.to);
-    let at_edges = missing_at_ends(files, mark.as_ref(), &row, (&walked, &rules.floors))?;
+    let at_edges = missing_at_ends(files, mark.as_ref(), &segments, (&walked, &rules.floors))?;
     let mut unknown: Vec<LostOffsets> =
         walked.said.missing.iter().chain(&at_edges).filter(unknown).cloned().collect();
     unknown.sort();
     let (pieces, odd): (Vec<&DamagedPiece>, Vec<&DamagedPiece>) =
         walked.pieces.iter().partition(|piece| super::placeholders::fits(piece));
-    repaired.changed = !row.actions.is_empty()
+    repaired.changed = !segments.actions.is_empty()
         || !pieces.is_empty()
         || !unknown.is_empty()
         || !misplaced.is_empty()
@@ -115,10 +115,10 @@ pub(crate) fn repair_log(
     let unnamed = walked.unnamed.iter();
     repaired
         .actions
-        .extend(unnamed.map(|(offset, _)| super::checksum_names::describe(files, &row.list, *offset)));
-    repaired
-        .actions
-        .extend(misplaced.iter().filter_map(|one| super::renumber::describe_change(files, &row.list, one)));
+        .extend(unnamed.map(|(offset, _)| super::checksum_names::describe(files, &segments.list, *offset)));
+    repaired.actions.extend(
+        misplaced.iter().filter_map(|one| super::renumber::describe_change(files, &segments.list, one)),
+    );
     repaired.queue_offsets = unknown;
     if ledger.unreadable > 0 {
         repaired.changed = true;
@@ -128,7 +128,7 @@ pub(crate) fn repair_log(
             ledger.unreadable
         ));
     }
-    let emptied = row.emptied();
+    let emptied = segments.emptied();
     if dry_run {
         let lost = emptied.iter().chain(pieces.iter().copied());
         repaired.lost = lost.map(|piece| piece.lost_range(files, None)).collect();
@@ -149,22 +149,22 @@ pub(crate) fn repair_log(
             ledger.give_up(files, &piece.lost_range(files, None));
         }
         let lost =
-            backup_and_report(files, &row, &pieces, &repaired.queue_offsets, &mut ledger, &mut |_| {
+            backup_and_report(files, &segments, &pieces, &repaired.queue_offsets, &mut ledger, &mut |_| {
                 watch(total, total)
             })?;
         repaired.lost = emptied.iter().map(|piece| piece.lost_range(files, None)).chain(lost).collect();
-        super::segment_files::repair_files(files, &row, &mut |_| watch(total, total))?;
-        super::placeholders::write_placeholders(files, row.segment_bytes, &pieces, &mut |_| {
+        super::segment_files::repair_files(files, &segments, &mut |_| watch(total, total))?;
+        super::placeholders::write_placeholders(files, segments.segment_bytes, &pieces, &mut |_| {
             watch(total, total)
         })?;
-        super::checksum_names::restore(files, row.segment_bytes, &walked.unnamed, &mut |_| {
+        super::checksum_names::restore(files, segments.segment_bytes, &walked.unnamed, &mut |_| {
             watch(total, total)
         })?;
-        super::renumber::renumber(files, row.segment_bytes, &misplaced, &mut |_| watch(total, total))?;
+        super::renumber::renumber(files, segments.segment_bytes, &misplaced, &mut |_| watch(total, total))?;
         if let Some(torn) = &walked.torn {
             repaired.actions.extend(truncate_tail(
                 files,
-                row.segment_bytes,
+                segments.segment_bytes,
                 walked.end,
                 &torn.reason,
                 watch,
@@ -178,22 +178,31 @@ pub(crate) fn repair_log(
 /// Walks the log. If records get other queue offsets or queues, walks it again with these.
 fn scan_log(
     files: &StoreFiles,
-    row: &SegmentRow,
+    segments: &FoundSegments,
     rules: &DispatchRules,
     watch: super::backup::ByteProgress<'_>,
 ) -> Result<(WalkedLog, Vec<MisplacedRecord>), StoreError> {
-    if row.segment_bytes == 0 {
+    if segments.segment_bytes == 0 {
         return Ok((WalkedLog::default(), Vec::new()));
     }
     let none = Corrections::new();
-    let walked = super::damage_scan::walk(&row.list, row.segment_bytes, LogQueues::new(rules, &none), watch)?;
-    let misplaced = super::renumber::plan(files, &row.list, &walked)?;
+    let walked = super::damage_scan::walk(
+        &segments.list,
+        segments.segment_bytes,
+        LogQueues::new(rules, &none),
+        watch,
+    )?;
+    let misplaced = super::renumber::plan(files, &segments.list, &walked)?;
     if misplaced.is_empty() {
         return Ok((walked, misplaced));
     }
     let corrections = super::renumber::corrections(&misplaced);
-    let walked =
-        super::damage_scan::walk(&row.list, row.segment_bytes, LogQueues::new(rules, &corrections), watch)?;
+    let walked = super::damage_scan::walk(
+        &segments.list,
+        segments.segment_bytes,
+        LogQueues::new(rules, &corrections),
+        watch,
+    )?;
     Ok((walked, misplaced))
 }
 
@@ -201,19 +210,19 @@ fn scan_log(
 fn missing_at_ends(
     files: &StoreFiles,
     mark: Option<&DurableMark>,
-    row: &SegmentRow,
+    segments: &FoundSegments,
     (walked, floors): (&WalkedLog, &TopicFloors),
 ) -> Result<Vec<LostOffsets>, StoreError> {
     let file_bytes = mark.map_or(StoreOptions::default().queue_file_bytes(), |mark| mark.queue_file_bytes);
     let queues = QueueSet::load(files, file_bytes, Access::Read, floors)?;
     queues.recover_bounds()?;
-    super::missing_ends::lost_at_ends(walked, &queues, row.list.min_offset())
+    super::missing_ends::lost_at_ends(walked, &queues, segments.list.min_offset())
 }
 
 /// Copies the bytes that will change, and writes the loss report.
 fn backup_and_report(
     files: &StoreFiles,
-    row: &SegmentRow,
+    segments: &FoundSegments,
     pieces: &[&DamagedPiece],
     missing: &[LostOffsets],
     ledger: &mut LossReport,
@@ -222,16 +231,16 @@ fn backup_and_report(
     let mut lost = Vec::new();
     for piece in pieces {
         if ledger.given_up(piece.from, piece.to).is_none() {
-            let kept = super::placeholders::backup_piece(files, &row.list, piece, watch)?;
+            let kept = super::placeholders::backup_piece(files, &segments.list, piece, watch)?;
             let name = kept.as_ref().and_then(|kept| kept.file_name()).map(|name| name.to_string_lossy());
             ledger.give_up(files, &piece.lost_range(files, name.as_deref()));
         }
         let known = ledger.given_up(piece.from, piece.to);
         lost.push(piece.lost_range(files, known.and_then(|known| known.kept_as.as_deref())));
     }
-    for (path, action) in &row.actions {
+    for (path, action) in &segments.actions {
         if matches!(action, super::segment_files::FileAction::Cut(_)) {
-            super::segment_files::backup_surplus(files, path, row.segment_bytes, watch)?;
+            super::segment_files::backup_surplus(files, path, segments.segment_bytes, watch)?;
         }
     }
     for missing in missing {

@@ -71,8 +71,8 @@ struct QueueState {
 }
 
 impl QueueState {
-    /// Adds the next records of the log. Returns whether that creates a gap that is kept; `has_memory` says if one may be
-    /// kept.
+    /// Adds the next records of the log. Returns whether that creates a gap that is kept; `has_memory` says if one may
+    /// be kept.
     fn add(&mut self, range: MisorderedRange, has_memory: bool) -> bool {
         QueueEnds::add(&mut self.edge, &range);
         self.order.add(range, has_memory);
@@ -143,7 +143,7 @@ impl<'a> LogQueues<'a> {
         let mut output = std::mem::take(&mut self.output);
         for (topic, run) in output.queues() {
             let seen = of_queue(&mut self.topics, topic, run.queue_id());
-            for range in run.ranges().filter_map(|(from, units)| MisorderedRange::of_row(from, units)) {
+            for range in run.ranges().filter_map(|(from, units)| MisorderedRange::of_units(from, units)) {
                 self.gaps += usize::from(seen.add(range, self.gaps < MOST_GAPS));
             }
         }
@@ -202,7 +202,7 @@ fn elsewhere(queues: &BTreeMap<i32, QueueState>, own: i32, misfits: &[Misordered
     let only = |misfit: &MisorderedRecords| {
         let MisorderedRange { from, first, records: 1, .. } = misfit.range else { return None };
         let others = queues.iter().filter(|(queue_id, _)| **queue_id != own);
-        let mut found = others.filter(|(_, seen)| seen.order.has_room_for(from, first));
+        let mut found = others.filter(|(_, seen)| seen.order.has_place_for(from, first));
         let (queue_id, _) = found.next()?;
         found.next().is_none().then_some((first, *queue_id))
     };

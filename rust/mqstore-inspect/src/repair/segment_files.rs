@@ -61,7 +61,7 @@ pub(crate) enum FileAction {
 
 /// The files of the log and their corrections.
 #[derive(Debug, Default)]
-pub(crate) struct SegmentRow {
+pub(crate) struct FoundSegments {
     /// The log after the corrections: missing segments are gaps.
     pub(crate) list: Arc<SegmentList>,
     /// Bytes of a segment; 0 without any file.
@@ -90,13 +90,13 @@ pub(crate) fn inspect_files(
     files: &StoreFiles,
     mark: Option<&DurableMark>,
     watch: backup::ByteProgress<'_>,
-) -> Result<SegmentRow, StoreError> {
+) -> Result<FoundSegments, StoreError> {
     let mut actions = Vec::new();
     let mut candidates = candidates(files, &mut actions)?;
     candidates.sort_by(|a, b| (a.base, a.waiting, &a.path).cmp(&(b.base, b.waiting, &b.path)));
     let segment_bytes = common_length(&candidates, mark);
     if segment_bytes == 0 {
-        return Ok(SegmentRow { actions, ..SegmentRow::default() });
+        return Ok(FoundSegments { actions, ..FoundSegments::default() });
     }
     let mut places = SegmentNames { files, segment_bytes, taken: BTreeMap::new(), actions };
     let (mut misplaced, mut empty) = (Vec::new(), Vec::new());
@@ -120,10 +120,10 @@ pub(crate) fn inspect_files(
     let SegmentNames { taken, mut actions, .. } = places;
     actions.sort_by(|a, b| a.0.cmp(&b.0));
     let segments = taken.into_values().collect();
-    Ok(SegmentRow { list: Arc::new(SegmentList::of_files(segments)), segment_bytes, actions })
+    Ok(FoundSegments { list: Arc::new(SegmentList::of_files(segments)), segment_bytes, actions })
 }
 
-impl SegmentRow {
+impl FoundSegments {
     /// Returns the places before the first segment whose files exist and are empty. They had records once: a segment
     /// gets its name with its first record, and a log loses its oldest segments together with their files.
     pub(crate) fn emptied(&self) -> Vec<DamagedPiece> {
@@ -153,10 +153,10 @@ impl SegmentRow {
 /// [`StoreError::Corrupt`] with the first file that would lose messages: a mistake of the repair. I/O errors.
 pub(crate) fn check_keeps_messages(
     files: &StoreFiles,
-    row: &SegmentRow,
+    segments: &FoundSegments,
     watch: backup::ByteProgress<'_>,
 ) -> Result<(), StoreError> {
-    if row.actions.is_empty() {
+    if segments.actions.is_empty() {
         return Ok(());
     }
     let now = match SegmentList::load(files) {
@@ -166,11 +166,11 @@ pub(crate) fn check_keeps_messages(
     };
     for segment in now.segments() {
         let place = |kept: &Segment| (kept.path(), kept.base_offset(), kept.len());
-        let kept = row.list.find(segment.base_offset());
+        let kept = segments.list.find(segment.base_offset());
         if kept.is_some_and(|kept| place(kept) == place(segment)) {
             continue;
         }
-        if let Some((first, count)) = lost_messages(segment, &row.list, watch)? {
+        if let Some((first, count)) = lost_messages(segment, &segments.list, watch)? {
             let reason = format!(
                 "the repair would lose {count} messages that can be read now, so nothing was changed; this is a \
                  mistake of the repair: report it, and copy the store before you move any file"
@@ -463,11 +463,11 @@ pub(crate) fn backup_surplus(
 /// Applies the corrections. Bytes to be cut are already copied.
 pub(crate) fn repair_files(
     files: &StoreFiles,
-    row: &SegmentRow,
+    segments: &FoundSegments,
     watch: backup::ByteProgress<'_>,
 ) -> Result<(), StoreError> {
     let mut folders = BTreeSet::new();
-    for (path, action) in &row.actions {
+    for (path, action) in &segments.actions {
         folders.extend(path.parent().map(Path::to_path_buf));
         match action {
             FileAction::Aside(_) => backup::quarantine_file(files, path, watch)?,
@@ -475,7 +475,7 @@ pub(crate) fn repair_files(
             FileAction::Lengthen(_) | FileAction::Cut(_) => {
                 backup::break_hard_link(files, path, watch)?;
                 let file = files.vfs.open(path, Access::ReadWrite).at(path, "opening a log segment")?;
-                file.set_len(row.segment_bytes).at(path, "giving a segment its length")?;
+                file.set_len(segments.segment_bytes).at(path, "giving a segment its length")?;
                 switch::step("repair.sync_length", || file.sync_all()).at(path, "syncing a segment")?;
             }
             FileAction::Rename(_) => wait_for_name(files, path)?,
@@ -483,7 +483,7 @@ pub(crate) fn repair_files(
     }
     sync_folders(files, &folders)?;
     // The sync of the log's folders before the mark makes the names below durable.
-    for (path, action) in &row.actions {
+    for (path, action) in &segments.actions {
         if let FileAction::Rename(base) = action {
             let waiting = waiting_path(path);
             let to = path.with_file_name(offset_file_name(*base));

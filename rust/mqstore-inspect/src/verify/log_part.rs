@@ -28,8 +28,8 @@ const RECORD_GUESS_BYTES: usize = 4096;
 /// A smaller step back of the store times is a correction of the clock.
 const CLOCK_STEP_MS: i64 = 1000;
 
-/// Number of rows of units to request from the disk after the row just read.
-const EXPECTED_ROWS: i64 = 4;
+/// Number of ranges of units to request from the disk after the range just read.
+const PREFETCHED_RANGES: i64 = 4;
 
 /// Bytes of the ranges of units of all queues of a part together, if the file system fetches what it reads: a request
 /// should fetch the units for many parts, and they must stay in memory until then.
@@ -154,9 +154,9 @@ pub(crate) struct MissingUnits {
 }
 
 impl MissingUnits {
-    /// Joins `next` to the last item of `row` if it follows directly; otherwise returns it.
-    pub(super) fn join(row: &mut [Self], next: Self) -> Option<Self> {
-        match row.last_mut() {
+    /// Joins `next` to the last item of `ranges` if it follows directly; otherwise returns it.
+    pub(super) fn join(ranges: &mut [Self], next: Self) -> Option<Self> {
+        match ranges.last_mut() {
             Some(last) if last.to == next.from => {
                 last.to = next.to;
                 None
@@ -263,7 +263,7 @@ impl PartFindings {
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
             let queue = view.queues.get(topic, queue_id);
             for (offset, units) in run.ranges() {
-                found.rows.extend(MisorderedRange::of_row(offset, units));
+                found.rows.extend(MisorderedRange::of_units(offset, units));
                 let units = dispatched(view, units, |unit| unit.physical_offset);
                 match &queue {
                     Some(queue) => found.compare(view, queue, (offset, units), range_bytes)?,
@@ -293,12 +293,12 @@ impl PartFindings {
 impl QueuePart {
     /// Whether these numbers are possible for records in `space` bytes.
     fn is_sound(&self, space: u64) -> bool {
-        let is_row = |from: i64, to: i64| (0..=to).contains(&from);
+        let is_range = |from: i64, to: i64| (0..=to).contains(&from);
         let counts = |records: i64| u64::try_from(records).is_ok_and(|records| records <= space);
         self.queue_id >= 0
             && self.matched >= 0
-            && self.rows.iter().all(|row| is_row(row.from, row.to) && counts(row.records))
-            && self.absent.iter().all(|absent| is_row(absent.from, absent.to))
+            && self.rows.iter().all(|range| is_range(range.from, range.to) && counts(range.records))
+            && self.absent.iter().all(|absent| is_range(absent.from, absent.to))
     }
 
     /// Drops the findings that exceed `findings_left`, the number of findings that can still be listed.
@@ -339,7 +339,7 @@ impl QueuePart {
         self.add_missing_units(from, front);
         let mut entries = middle.iter();
         let begin = from + below as i64;
-        let ahead = EXPECTED_ROWS * middle.len() as i64;
+        let ahead = PREFETCHED_RANGES * middle.len() as i64;
         if !middle.is_empty() {
             if let Some(bytes) = range_bytes {
                 queue.prefetch_range(begin, bytes);
@@ -414,13 +414,13 @@ impl QueuePart {
         units: &[BatchCqUnit],
     ) -> Result<(), StoreError> {
         let mut entries = Vec::new();
-        for row in units.chunk_by(|left, right| left.next_offset() == right.base_offset) {
-            let Some(first) = row.first() else { continue };
+        for run in units.chunk_by(|left, right| left.next_offset() == right.base_offset) {
+            let Some(first) = run.first() else { continue };
             entries.clear();
-            let read = queue.read_units(first.base_offset, row.len(), u64::MAX, |entry| entries.push(*entry));
+            let read = queue.read_units(first.base_offset, run.len(), u64::MAX, |entry| entries.push(*entry));
             unless_corrupt(read)?;
             let mut entries = entries.iter().peekable();
-            for unit in row {
+            for unit in run {
                 let offset = unit.base_offset;
                 while entries.next_if(|entry| entry.base_offset < offset).is_some() {}
                 match entries.next_if(|entry| entry.base_offset == offset) {

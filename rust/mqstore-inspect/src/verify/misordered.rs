@@ -42,7 +42,7 @@ pub(crate) struct MisorderedRange {
 
 impl MisorderedRange {
     /// The units of a plain queue from offset `from` on; `None` without units.
-    pub(crate) fn of_row(from: i64, units: &[CqUnit]) -> Option<Self> {
+    pub(crate) fn of_units(from: i64, units: &[CqUnit]) -> Option<Self> {
         let (first, last) = (units.first()?.physical_offset as u64, units.last()?.physical_offset as u64);
         let records = units.len() as i64;
         Some(Self { from, to: from.saturating_add(records), first, last, records })
@@ -171,7 +171,7 @@ impl QueueOrder {
     }
 
     /// Whether a record at log offset `place` may have the unused queue offset `offset`.
-    pub(crate) fn has_room_for(&self, offset: i64, place: u64) -> bool {
+    pub(crate) fn has_place_for(&self, offset: i64, place: u64) -> bool {
         let behind = self.ranges.partition_point(|range| range.to <= offset);
         let before = behind.checked_sub(1).and_then(|before| self.ranges.get(before));
         before.is_none_or(|before| before.last < place)
@@ -188,8 +188,8 @@ impl QueueOrder {
         }
     }
 
-    /// Decides which records are wrong. If both sets have the same size, the records of the ranges are wrong if an offset
-    /// right before them is free.
+    /// Decides which records are wrong. If both sets have the same size, the records of the ranges are wrong if an
+    /// offset right before them is free.
     fn decide(&mut self) {
         let has_gap = self.other.first().is_some_and(|first| {
             let tail = self.ranges.partition_point(|range| range.to <= first.from);
@@ -434,7 +434,7 @@ mod tests {
             (5, 350, true),
             (9, 250, false),
         ] {
-            assert_eq!(order.has_room_for(offset, place), fits, "{offset} at {place}");
+            assert_eq!(order.has_place_for(offset, place), fits, "{offset} at {place}");
         }
     }
 }

@@ -37,8 +37,8 @@ const AHEAD_BYTES: u64 = 24 << 20;
 /// The same in requests, if the file system fetches what it reads: queues and index need memory too.
 const REQUESTS_AHEAD: u64 = 2;
 
-/// Maximum number of pieces that are in the pool or finished and not taken. If the file system fetches what it reads, there
-/// are fewer: the walk reads the bytes after the end of the log again.
+/// Maximum number of pieces that are in the pool or finished and not taken. If the file system fetches what it reads,
+/// there are fewer: the walk reads the bytes after the end of the log again.
 const PIECES_OUT: usize = 16;
 
 /// Consecutive bytes of one segment.

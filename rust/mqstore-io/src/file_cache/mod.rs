@@ -146,8 +146,8 @@ impl FileCache {
     }
 }
 
-/// The most recent files of one sequence, or their maps, found without a path and without the cache's lock. It holds weak
-/// references: only the cache keeps them alive.
+/// The most recent files of one sequence, or their maps, found without a path and without the cache's lock. It holds
+/// weak references: only the cache keeps them alive.
 #[derive(Debug)]
 pub struct Recent<T: ?Sized>(Mutex<Vec<(u64, Weak<T>)>>);
 

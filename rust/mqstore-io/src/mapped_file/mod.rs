@@ -572,8 +572,8 @@ impl MappedFile {
     }
 
     /// Removes the file's name now. Its bytes go with [`MappedFile::free_retired`], or with this value. From now on the
-    /// file gives no guards. If the name now refers to another file, it stays. The removal is durable after a sync of the
-    /// folder. A second call does nothing.
+    /// file gives no guards. If the name now refers to another file, it stays. The removal is durable after a sync of
+    /// the folder. A second call does nothing.
     pub fn retire(&self) -> io::Result<()> {
         self.retire_by(|path| self.vfs.remove_file(path))
     }

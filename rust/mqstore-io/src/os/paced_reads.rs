@@ -17,8 +17,8 @@ use super::descriptor::retry;
 use crate::read_pace::ReadPace;
 use crate::sync::{Arc, AtomicBool, OnceLock, Ordering};
 
-/// Maximum bytes of a read from the disk with a pace. A sync waits for one such read of each reader, which takes a device of
-/// 500 MB/s a quarter of a millisecond; smaller pieces would cost more requests than that gains.
+/// Maximum bytes of a read from the disk with a pace. A sync waits for one such read of each reader, which takes a
+/// device of 500 MB/s a quarter of a millisecond; smaller pieces would cost more requests than that gains.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The pace of one open file.

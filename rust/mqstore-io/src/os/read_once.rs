@@ -1,8 +1,8 @@
 //! Reads that leave no new pages in memory, and the file systems that offer them.
 //!
-//! Linux 6.14 has the flag `RWF_DONTCACHE`: such a read uses the pages in memory and drops only the pages that it brought
-//! in itself. Each file system offers it or not, so the first such read of a file system is a probe. Without the flag,
-//! the reads are ordinary ones: `posix_fadvise(DONTNEED)` would also drop the pages that other readers use.
+//! Linux 6.14 has the flag `RWF_DONTCACHE`: such a read uses the pages in memory and drops only the pages that it
+//! brought in itself. Each file system offers it or not, so the first such read of a file system is a probe. Without
+//! the flag, the reads are ordinary ones: `posix_fadvise(DONTNEED)` would also drop the pages that other readers use.
 
 use std::collections::BTreeMap;
 use std::fs::File;

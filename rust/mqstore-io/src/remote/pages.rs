@@ -26,7 +26,8 @@ const LEAST_READ: u64 = 512;
 /// Pages of the longest read-ahead: 8 MiB.
 const MOST_AHEAD: u64 = 128;
 
-/// Pages of the longest range, of `BEST_READ_BYTES`: 8 MiB. Longer ones are split, so that their parts are fetched at the same time.
+/// Pages of the longest range, of `BEST_READ_BYTES`: 8 MiB. Longer ones are split, so that their parts are fetched at
+/// the same time.
 const MOST_OF_A_RANGE: u64 = 128;
 
 /// Pages of a range that has a request of its own, for which no thread needs to wait: 1 MiB.
@@ -361,8 +362,8 @@ impl Pages {
     }
 }
 
-/// Whether the `absent` pages of an expected range can wait, because the first quarter of a long range is there: the reader
-/// names the others again before it needs them, and a longer request can fetch them.
+/// Whether the `absent` pages of an expected range can wait, because the first quarter of a long range is there: the
+/// reader names the others again before it needs them, and a longer request can fetch them.
 fn can_wait(pages: &Range<u64>, absent: &[PageKey]) -> bool {
     let count = pages.end.saturating_sub(pages.start);
     let first = absent.first().map_or(pages.end, |(_, page)| *page);

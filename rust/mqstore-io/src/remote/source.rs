@@ -106,7 +106,8 @@ pub trait RemoteSource: Send + Sync + Debug {
     /// One of the requests failed, or a file has another version.
     fn read(&self, ranges: &[RemoteRange<'_>]) -> Result<Vec<RangeBytes>, RemoteError>;
 
-    /// Starts the read of a range, and returns before the bytes are there. If no caller waits for them, they are dropped.
+    /// Starts the read of a range, and returns before the bytes are there. If no caller waits for them, they are
+    /// dropped.
     ///
     /// # Errors
     /// The read could not be started.

@@ -51,7 +51,7 @@ impl SimFile {
 
     /// Checks that the disk has space for the pages of a range that have none yet.
     fn check_room(&self, state: &DiskState, data: &FileData, offset: u64, len: u64) -> io::Result<()> {
-        let (free, needed) = (state.free_pages(&self.node, data), data.pages_without_room(offset, len));
+        let (free, needed) = (state.free_pages(&self.node, data), data.unreserved_pages(offset, len));
         if needed <= free { Ok(()) } else { Err(no_space(needed, free)) }
     }
 
@@ -139,7 +139,7 @@ impl VfsFile for SimFile {
         }
         let mut free = state.free_pages(&self.node, &data);
         for (at, part) in pages_of(buf, offset) {
-            let needed = data.pages_without_room(at, part.len() as u64);
+            let needed = data.unreserved_pages(at, part.len() as u64);
             if needed > free {
                 return Err(no_space(needed, free));
             }

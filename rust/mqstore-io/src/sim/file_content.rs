@@ -216,12 +216,12 @@ impl FileData {
     }
 
     /// Returns the bytes that the file occupies.
-    pub(super) fn room_bytes(&self) -> u64 {
+    pub(super) fn reserved_bytes(&self) -> u64 {
         self.pages_with(ALLOCATED).len() as u64 * PAGE as u64
     }
 
     /// Returns the number of pages in the range without space.
-    pub(super) fn pages_without_room(&self, offset: u64, len: u64) -> u64 {
+    pub(super) fn unreserved_pages(&self, offset: u64, len: u64) -> u64 {
         page_range(offset, len).filter(|index| !self.has(*index, ALLOCATED)).count() as u64
     }
 
@@ -289,12 +289,12 @@ impl FileData {
 
     /// Records a change of a range; returns `false` if a page of it had no space.
     pub(super) fn touched(&mut self, offset: u64, len: u64) -> bool {
-        let had_room = self.pages_without_room(offset, len) == 0;
+        let was_reserved = self.unreserved_pages(offset, len) == 0;
         for index in page_range(offset, len) {
             self.mark(index, ALLOCATED | WRITTEN | DIRTY);
             self.note_version(index);
         }
-        had_room
+        was_reserved
     }
 
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -39,7 +39,7 @@ impl FileNode {
             modified_ms: data.modified_ms,
             inode: self.id,
             links: self.links.load(Ordering::Relaxed),
-            allocated_bytes: data.room_bytes(),
+            allocated_bytes: data.reserved_bytes(),
         }
     }
 }

@@ -123,8 +123,8 @@ impl DiskState {
     /// Returns the pages that all named files occupy. The caller holds the content lock of `held`.
     pub(super) fn used_pages(&self, held: Option<(&Arc<FileNode>, &FileData)>) -> u64 {
         let bytes = self.tree.root.files().into_iter().map(|file| match held {
-            Some((node, data)) if node.id == file.id => data.room_bytes(),
-            _ => file.data.lock().room_bytes(),
+            Some((node, data)) if node.id == file.id => data.reserved_bytes(),
+            _ => file.data.lock().reserved_bytes(),
         });
         bytes.sum::<u64>() / PAGE as u64
     }

@@ -82,7 +82,8 @@ pub struct LogOptions {
 /// Maximum bytes after the tail that stay faulted in: about 50 ms of the fastest appends.
 const WARM_WINDOW_BYTES: u64 = 64 << 20;
 
-/// Maximum bytes after the tail that are prewritten. A burst of this size does not compete with prewriting for the device.
+/// Maximum bytes after the tail that are prewritten. A burst of this size does not compete with prewriting for the
+/// device.
 const PREWRITTEN_BYTES: u64 = 128 << 20;
 
 impl LogOptions {

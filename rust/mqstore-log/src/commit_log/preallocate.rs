@@ -193,8 +193,8 @@ impl CommitLog {
         Ok(active.allocated() > before)
     }
 
-    /// Returns the pause after a step of [`Self::prepare`] that took `took`, which leaves the device to waiting syncs and
-    /// the processor to appends.
+    /// Returns the pause after a step of [`Self::prepare`] that took `took`, which leaves the device to waiting syncs
+    /// and the processor to appends.
     pub fn pause_after(&self, took: Duration) -> Duration {
         let tail = self.appended();
         let left = self.preallocator.warm.load(Ordering::Acquire).saturating_sub(tail);

@@ -59,8 +59,8 @@ pub(super) struct PutGuard<'a, T> {
     data: MutexGuard<'a, T>,
 }
 
-/// Returns a time of the interval clock in milliseconds, at least 1. The wall clock would not do: a step during an append
-/// would count as a long time under the lock.
+/// Returns a time of the interval clock in milliseconds, at least 1. The wall clock would not do: a step during an
+/// append would count as a long time under the lock.
 fn interval_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }

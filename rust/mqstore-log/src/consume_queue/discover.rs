@@ -1,8 +1,8 @@
 //! Discovery of topics, queues and files in `consumequeue/`, and of other entries there.
 //!
 //! This module classifies every name below the folder, and below `batchconsumequeue/`, which has the same structure. It
-//! reads only folders and opens no file, so a pipe cannot block it and it follows no link below the folder. Names, kinds and lengths
-//! decide:
+//! reads only folders and opens no file, so a pipe cannot block it and it follows no link below the folder. Names,
+//! kinds and lengths decide:
 //!
 //! ```text
 //! consumequeue/<topic>/<queue id>/<20 digits>      a queue file, all of one length

@@ -1,7 +1,8 @@
 //! One queue of either kind: its name, its bounds, its files and its damage. The kind is the unit in the files.
 //!
-//! A [`Queue`] owns a folder `<topic>/<queue id>/`. Readers see the units from the minimum to the commit position, which
-//! is published with release order after the units are in their files. Readers lock only the list of files, for a moment.
+//! A [`Queue`] owns a folder `<topic>/<queue id>/`. Readers see the units from the minimum to the commit position,
+//! which is published with release order after the units are in their files. Readers lock only the list of files, for a
+//! moment.
 //!
 //! Source: `ConsumeQueue`, `BatchConsumeQueue`, `ConsumeQueueInterface`.
 
@@ -243,8 +244,8 @@ impl<U: QueueUnit> Queue<U> {
     }
 
     /// One past the largest queue offset that can be read, which is the commit position. In an empty queue and before
-    /// [`super::QueueSet::recover_bounds`] it is 0, or the offset at which the queue continues after its topic was deleted.
-    /// Source: `ConsumeQueue#getMaxOffsetInQueue`.
+    /// [`super::QueueSet::recover_bounds`] it is 0, or the offset at which the queue continues after its topic was
+    /// deleted. Source: `ConsumeQueue#getMaxOffsetInQueue`.
     pub fn max_offset(&self) -> i64 {
         match self.committed_end() {
             0 => self.first_offset(),

@@ -84,9 +84,9 @@ impl ConsumeQueue {
         }
     }
 
-    /// Like [`Self::prefetch`], for a file system that fetches what it reads: a file is divided into equal ranges of at most
-    /// `most_bytes`, and the range of the unit at `offset` is fetched. A reader that names one offset after another needs
-    /// one request for each range.
+    /// Like [`Self::prefetch`], for a file system that fetches what it reads: a file is divided into equal ranges of at
+    /// most `most_bytes`, and the range of the unit at `offset` is fetched. A reader that names one offset after
+    /// another needs one request for each range.
     pub fn prefetch_range(&self, offset: i64, most_bytes: u64) {
         let max = self.max_offset();
         if !(self.min_offset()..max).contains(&offset) || most_bytes == 0 {

@@ -14,9 +14,9 @@
 //! slot does not name. The next open for writing links it ([`IndexFile::link_newest`]).
 //!
 //! This module owns all access to the bytes of a file. The writer maps the file that it writes, and keeps its header in
-//! memory. The writing process reads other files through maps that the cache of open files keeps. In both, a slot that may
-//! be in a hole is read by position. A process that does not write uses positional reads. Only the writer, which holds the
-//! lock of the set, changes a byte.
+//! memory. The writing process reads other files through maps that the cache of open files keeps. In both, a slot that
+//! may be in a hole is read by position. A process that does not write uses positional reads. Only the writer, which
+//! holds the lock of the set, changes a byte.
 //!
 //! Source: `IndexFile`, `IndexHeader`.
 

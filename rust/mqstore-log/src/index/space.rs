@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The bits are in memory only. After an open, each page counts as one without space, until the writer reserves it or a
-//! lookup finds a slot in it that is not zero. To reserve space that exists is cheap and changes nothing, whether this or
-//! another program took it.
+//! lookup finds a slot in it that is not zero. To reserve space that exists is cheap and changes nothing, whether this
+//! or another program took it.
 //!
 //! Not even a read may go through the map to a page that may have no space: on tmpfs, a read of a hole takes a page, and
 //! a full disk then ends the process with a signal.
@@ -28,8 +28,8 @@ use mqstore_io::{VfsFile, is_disk_full};
 /// The unit of space for slots; every file system reserves at least this much.
 const PAGE_BYTES: u64 = 4096;
 
-/// If this part of the slot pages has space, the next reservation covers all of them. Keys come in random order, so these
-/// pages are in random order on the disk, and a sync writes each of them apart.
+/// If this part of the slot pages has space, the next reservation covers all of them. Keys come in random order, so
+/// these pages are in random order on the disk, and a sync writes each of them apart.
 const SCATTERED_PART: u64 = 16;
 
 /// Bytes of entries that get space at once: as many as the file already has, within these bounds.

@@ -101,8 +101,8 @@ impl QueueManifest {
         ManifestComparison { lost, complete: there == self.len() && there == queues.count() }
     }
 
-    /// Returns those of `ManifestComparison::lost` that `is_wanted` names by topic and id. The rules of [`Self::compare`]
-    /// apply to these queues only.
+    /// Returns those of `ManifestComparison::lost` that `is_wanted` names by topic and id. The rules of
+    /// [`Self::compare`] apply to these queues only.
     pub fn lost(
         &self,
         queues: &QueueSet,

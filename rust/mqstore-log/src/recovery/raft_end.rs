@@ -4,8 +4,8 @@
 //! after the entries that replaced it. So a reader ends at the last entry that something calls committed, or, if it
 //! wants all of them, at the first entry that does not continue the indexes and terms before it.
 //!
-//! Consume queues name committed entries, with one exception. A leader that starts again dispatches all its entries. If a
-//! new leader then replaces some of them, their units stay. So the queues count only up to an earlier tail.
+//! Consume queues name committed entries, with one exception. A leader that starts again dispatches all its entries. If
+//! a new leader then replaces some of them, their units stay. So the queues count only up to an earlier tail.
 //!
 //! Source: `DLedgerMmapFileStore#recover`, `#truncate`, `DLedgerCommitLog#getMaxOffset`.
 
@@ -129,8 +129,8 @@ fn committed_end(
     Ok(LogEnd { end, damage: Some(damage) })
 }
 
-/// Returns the log offset before which everything is committed, as far as queues and checkpoint show it. Without both, it
-/// is the end of the last written entry.
+/// Returns the log offset before which everything is committed, as far as queues and checkpoint show it. Without both,
+/// it is the end of the last written entry.
 ///
 /// # Errors
 /// I/O errors.

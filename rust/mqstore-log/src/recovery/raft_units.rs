@@ -1,7 +1,7 @@
 //! The units of a Raft index, read in the order of the entries.
 //!
-//! The unit of entry i is at byte 32 i of the logical file. The files are much longer than their units, so only the parts
-//! with units are read.
+//! The unit of entry i is at byte 32 i of the logical file. The files are much longer than their units, so only the
+//! parts with units are read.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

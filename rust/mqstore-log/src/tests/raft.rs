@@ -1,4 +1,5 @@
-//! Walks over the data files of a DLedger member: item by item, in runs, and as outlines. All must find the same records.
+//! Walks over the data files of a DLedger member: item by item, in runs, and as outlines. All must find the same
+//! records.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -153,7 +154,7 @@ fn by_runs(list: &Arc<SegmentList>, from: u64, limit: u64, most: u64) -> Vec<u64
 }
 
 /// The same by outlines; other items are passed one by one.
-fn by_rows(list: &Arc<SegmentList>, from: u64, limit: u64) -> Vec<u64> {
+fn record_offsets(list: &Arc<SegmentList>, from: u64, limit: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut scanner = LogScanner::new(Arc::clone(list), from, limit, ScanChecks { crc: true });
     loop {
@@ -202,14 +203,14 @@ fn all_walks_find_the_same_records() {
         for most in [1, 48, 84, 150, 1000, 1 << 20] {
             assert_eq!(by_runs(&list, FIRST, limit, most), log.records, "{most}");
         }
-        assert_eq!(by_rows(&list, FIRST, limit), log.records);
+        assert_eq!(record_offsets(&list, FIRST, limit), log.records);
     }
     // From a record on, as after a look-up, and up to a record.
     for (number, from) in log.records.iter().enumerate() {
         assert_eq!(by_items(&list, *from, u64::MAX).0, log.records[number..]);
         assert_eq!(by_runs(&list, *from, u64::MAX, 500), log.records[number..]);
         assert_eq!(by_items(&list, FIRST, *from).0, log.records[..number]);
-        assert_eq!(by_rows(&list, FIRST, *from), log.records[..number]);
+        assert_eq!(record_offsets(&list, FIRST, *from), log.records[..number]);
     }
 }
 
@@ -224,7 +225,7 @@ fn a_damaged_header_hides_no_record() {
             let list = damaged.list();
             assert_eq!(by_items(&list, FIRST, log.end()), (log.records.clone(), vec![]), "{record} {byte}");
             assert_eq!(by_runs(&list, FIRST, log.end(), 600), log.records, "{record} {byte}");
-            assert_eq!(by_rows(&list, FIRST, log.end()), log.records, "{record} {byte}");
+            assert_eq!(record_offsets(&list, FIRST, log.end()), log.records, "{record} {byte}");
         }
     }
 }
@@ -243,7 +244,7 @@ fn a_damaged_record_hides_no_other() {
             let (found, places) = by_items(&list, FIRST, log.end());
             assert_eq!((&found, places.len()), (&others, 1), "{record} {byte}");
             assert_eq!(by_runs(&list, FIRST, log.end(), 600), others, "{record} {byte}");
-            assert_eq!(by_rows(&list, FIRST, log.end()), others, "{record} {byte}");
+            assert_eq!(record_offsets(&list, FIRST, log.end()), others, "{record} {byte}");
         }
     }
 }

@@ -524,8 +524,8 @@ fn append_range(
     append_in_order(target, messages, origins.get(range).unwrap_or_default(), appended)
 }
 
-/// Appends messages from elsewhere in order: those for plain queues together, those for batch queues one by one. After an
-/// error, `appended` has the results of the messages before it.
+/// Appends messages from elsewhere in order: those for plain queues together, those for batch queues one by one. After
+/// an error, `appended` has the results of the messages before it.
 fn append_in_order(
     target: &Store,
     mut messages: &[(NewMessage<'_>, Due)],

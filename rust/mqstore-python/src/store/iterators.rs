@@ -167,8 +167,8 @@ impl MessageIterator {
         slf
     }
 
-    /// For asyncio: returns a list of the next messages, a tuple of the queue ids and offsets to wait for, or None at the
-    /// end. With `at_once` the call does not block. If it returns an empty list, call it again in a thread, without
+    /// For asyncio: returns a list of the next messages, a tuple of the queue ids and offsets to wait for, or None at
+    /// the end. With `at_once` the call does not block. If it returns an empty list, call it again in a thread, without
     /// `at_once`.
     fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
         let store = self.open_store()?;
@@ -189,8 +189,8 @@ impl MessageIterator {
         Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
     }
 
-    /// For asyncio: of `messages`, which `_step` returned and which were not used yet, returns those that are not hidden by
-    /// now; None if no floor changed.
+    /// For asyncio: of `messages`, which `_step` returned and which were not used yet, returns those that are not
+    /// hidden by now; None if no floor changed.
     fn _visible<'py>(
         &self,
         py: Python<'py>,

@@ -37,7 +37,8 @@ impl TieredFile {
     }
 }
 
-/// Returns the folders of the brokers below `root`, which is the folder of the tiered store, of a cluster or of a broker.
+/// Returns the folders of the brokers below `root`, which is the folder of the tiered store, of a cluster or of a
+/// broker.
 pub(super) fn brokers(vfs: &dyn Vfs, root: &Path) -> Vec<PathBuf> {
     if is_broker(vfs, root) {
         return vec![root.to_path_buf()];

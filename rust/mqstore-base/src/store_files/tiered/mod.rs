@@ -1,5 +1,5 @@
-//! RocketMQ's tiered store in its POSIX layout, for readers only. Each queue there has a log of its own; a reader sees all
-//! of them as one store, whose segments are the files of these logs in the order of their first store times.
+//! RocketMQ's tiered store in its POSIX layout, for readers only. Each queue there has a log of its own; a reader sees
+//! all of them as one store, whose segments are the files of these logs in the order of their first store times.
 //!
 //! ```text
 //! <root>/212d6b50_DefaultCluster/broker-a/orders/0/COMMIT_LOG/...       ->  <root>/commitlog/<20 digits>

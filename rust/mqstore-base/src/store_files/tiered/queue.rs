@@ -3,9 +3,9 @@
 //! The files of one kind follow each other: a file begins at the offset in its name, and the next one where it ends.
 //! Names do not sort by this offset. Log and units expire on their own, so either of them can begin before the other.
 //!
-//! The records are the truth. A unit counts if it agrees with its neighbours and its record. If it does not, a walk finds
-//! the records of this file of the log, and their queue offsets give the units. Only the first and the end of the files of
-//! units say which messages RocketMQ has committed.
+//! The records are the truth. A unit counts if it agrees with its neighbours and its record. If it does not, a walk
+//! finds the records of this file of the log, and their queue offsets give the units. Only the first and the end of the
+//! files of units say which messages RocketMQ has committed.
 
 use std::io;
 use std::ops::Range;
@@ -101,8 +101,8 @@ impl TieredQueue {
         Ok(queue)
     }
 
-    /// Returns the first readable queue offset and the offset after the last one; `None` without messages. If all records
-    /// are lost, the last message counts.
+    /// Returns the first readable queue offset and the offset after the last one; `None` without messages. If all
+    /// records are lost, the last message counts.
     pub(super) fn bounds(&self) -> Option<(i64, i64)> {
         let parts = self.parts.first().zip(self.parts.last());
         let lost = self.lost_end.map(|end| (end - 1, end));
@@ -217,8 +217,8 @@ impl TieredQueue {
         Ok(first)
     }
 
-    /// Returns the part of the log in `file`, whose first message is `first` and after which the file with message `next`
-    /// follows. `before` are the end of the part before and its store time.
+    /// Returns the part of the log in `file`, whose first message is `first` and after which the file with message
+    /// `next` follows. `before` are the end of the part before and its store time.
     fn part(
         &self,
         vfs: &dyn Vfs,
@@ -251,8 +251,8 @@ impl TieredQueue {
         }))
     }
 
-    /// Returns the offset after the last message in `file`, and the positions of the messages from `from` on, if units show
-    /// them. The first message of the file is `first`; `next` follows.
+    /// Returns the offset after the last message in `file`, and the positions of the messages from `from` on, if units
+    /// show them. The first message of the file is `first`; `next` follows.
     fn places_by_units(
         &self,
         vfs: &dyn Vfs,
@@ -349,8 +349,8 @@ impl TieredQueue {
         Ok(())
     }
 
-    /// Returns the units from `from` to `to` (exclusive) as they are in the joined queue. Units without a record there are
-    /// blank.
+    /// Returns the units from `from` to `to` (exclusive) as they are in the joined queue. Units without a record there
+    /// are blank.
     pub(super) fn joined_units(&self, vfs: &dyn Vfs, from: i64, to: i64) -> io::Result<Vec<CqUnit>> {
         let mut units = vec![BLANK_UNIT; usize::try_from(to - from).unwrap_or(0)];
         let lost = self.lost_end.and_then(|end| usize::try_from(end - 1 - from).ok());

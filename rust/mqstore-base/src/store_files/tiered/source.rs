@@ -1,9 +1,9 @@
 //! The bytes of the joined files of a tiered store, computed when they are read.
 //!
 //! A segment has the records of one file of a queue's log, each with its log offset, and a filler after them. A damaged
-//! record stays as it is: its position in the log of the queue is no log offset, so readers find the damage. A placeholder
-//! has the place of a record that RocketMQ copied again later. A queue file has the units of the records, with their log
-//! offsets.
+//! record stays as it is: its position in the log of the queue is no log offset, so readers find the damage. A
+//! placeholder has the place of a record that RocketMQ copied again later. A queue file has the units of the records,
+//! with their log offsets.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -145,7 +145,8 @@ fn placeholders(slot: &PlacedSlot, part: &LogPart, at: u64) -> Vec<u8> {
     bytes
 }
 
-/// Copies the bytes of `source`, which begins at position `source_at`, that are in `target`, which begins at `target_at`.
+/// Copies the bytes of `source`, which begins at position `source_at`, that are in `target`, which begins at
+/// `target_at`.
 fn copy(source: &[u8], source_at: u64, target: &mut [u8], target_at: u64) {
     let (skip, into) = (target_at.saturating_sub(source_at), source_at.saturating_sub(target_at));
     let source = source.get(skip as usize..).unwrap_or_default();

@@ -199,8 +199,8 @@ impl TieredStore {
         self.queues.iter().flat_map(TieredQueue::notes_about_units)
     }
 
-    /// Returns the file and the offset in it that a place in a joined file stands for; `path` is below the root. The offset
-    /// in the folder of a queue is that of a unit. `None` for another path.
+    /// Returns the file and the offset in it that a place in a joined file stands for; `path` is below the root. The
+    /// offset in the folder of a queue is that of a unit. `None` for another path.
     pub fn real_place(&self, path: &Path, offset: Option<u64>) -> Option<(PathBuf, Option<u64>)> {
         let path = path.to_str()?;
         let in_folder = || {

@@ -1,8 +1,8 @@
 //! Delivery: appends due messages to their topics, many records under one lock.
 //!
 //! A message whose topic was deleted since is dropped, also if the topic exists again. Nothing of it is in its topic
-//! then, so a drop has a durable trace of its own: a cancellation in the timer queue, or the saved position of its level.
-//! Otherwise, after a kill, the message would wait again.
+//! then, so a drop has a durable trace of its own: a cancellation in the timer queue, or the saved position of its
+//! level. Otherwise, after a kill, the message would wait again.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, StoredRecord};

@@ -56,8 +56,8 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Reads new records of the timer queue, about [`MOST_READ`]. Returns whether there were any. Stops at a record whose
-    /// slot is too far ahead for the wheel.
+    /// Reads new records of the timer queue, about [`MOST_READ`]. Returns whether there were any. Stops at a record
+    /// whose slot is too far ahead for the wheel.
     pub(super) fn read_timer_records(&mut self) -> Result<bool, StoreError> {
         let (mut any, mut read) = (false, 0);
         let (min, max) = match self.store.bounds(TIMER_TOPIC, 0) {
@@ -102,9 +102,9 @@ impl DelayEngine {
         self.due.is_full() && self.due.next_attempt_ms().is_some_and(|at_ms| at_ms <= now_ms)
     }
 
-    /// Applies cancellations after the first record that is further ahead than the wheel reaches: a message that they name
-    /// may be due before that record is read. Those that name a record which was not read either are applied in their
-    /// order.
+    /// Applies cancellations after the first record that is further ahead than the wheel reaches: a message that they
+    /// name may be due before that record is read. Those that name a record which was not read either are applied in
+    /// their order.
     fn read_cancels_ahead(&mut self) -> Result<(), StoreError> {
         let from = self.cancellations.ahead_start(self.queue.next());
         let mut cursor = self.store.read(TIMER_TOPIC, 0, Some(from), None, None)?;

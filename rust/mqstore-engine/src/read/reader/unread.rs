@@ -1,7 +1,8 @@
 //! Reads the queues that a reader has not read yet.
 //!
-//! Owns nothing on disk. A reader for a scan may need no queue at all. And a store at a URL needs one or two requests for
-//! each queue, so that the open of a store with many queues would take long. There, a queue is read before its first use.
+//! Owns nothing on disk. A reader for a scan may need no queue at all. And a store at a URL needs one or two requests
+//! for each queue, so that the open of a store with many queues would take long. There, a queue is read before its
+//! first use.
 //!
 //! Then it is compared with the manifest, as at the open of a directory, so no bound of the manifest is used unseen. If
 //! one queue is not as listed, all are read, so that one walk of the log derives those that need it. The list of the
@@ -54,8 +55,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Uses the queue files up to `complete_to`. Reads the queues of those topics whose folders differ from the manifest,
-    /// and returns the others.
+    /// Uses the queue files up to `complete_to`. Reads the queues of those topics whose folders differ from the
+    /// manifest, and returns the others.
     pub(super) fn use_queue_files_later(
         &self,
         state: &mut ReaderState,

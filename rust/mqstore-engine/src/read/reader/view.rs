@@ -103,7 +103,7 @@ impl View for Reader {
         Ok(())
     }
 
-    fn expect_units(&self, topic: &str, queue_id: i32, from: i64, units: i64) {
+    fn prefetch_units(&self, topic: &str, queue_id: i32, from: i64, units: i64) {
         let queue = Self::file_queue(&self.state.lock(), topic, queue_id);
         if let Some(queue) = queue {
             queue.prefetch(from, units);

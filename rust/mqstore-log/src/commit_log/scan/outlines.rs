@@ -52,8 +52,8 @@ enum NextBytes {
     Other,
 }
 
-/// Calls `visit` with the records in `bytes`, which are at log offset `start`, that begin before `end`. In a data file of
-/// DLedger, `entries_end` is the end of the file.
+/// Calls `visit` with the records in `bytes`, which are at log offset `start`, that begin before `end`. In a data file
+/// of DLedger, `entries_end` is the end of the file.
 fn for_each_in_buffer(
     bytes: &[u8],
     start: u64,

@@ -122,7 +122,7 @@ pub struct QueueRun {
     topic: usize,
     queue_id: i32,
     units: Vec<CqUnit>,
-    /// Rows of units with consecutive queue offsets: first offset, and index of its unit.
+    /// Ranges of units with consecutive queue offsets: first offset, and index of its unit.
     ranges: Vec<(i64, usize)>,
     next_offset: i64,
 }

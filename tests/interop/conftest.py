@@ -34,6 +34,7 @@ WAITING = {
 ALONE = WAITING | {"test_beside"}
 """The files whose tests start their own JVMs."""
 NEWEST_ONLY = WAITING | {
+    "test_archive",
     "test_damage",
     "test_spark_compacts_what_rocketmq_wrote",
     "test_the_configuration_of_a_broker_in_rocksdb",

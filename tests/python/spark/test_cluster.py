@@ -122,6 +122,7 @@ def tree(path: Path) -> list[str]:
     return sorted(str(each.relative_to(path)) for each in path.rglob("*"))
 
 
+@pytest.mark.soak
 def test_executors_without_the_package_say_what_to_do(without_package: Driver, tmp_path: Path) -> None:
     path = tmp_path / "store"
     make(path)

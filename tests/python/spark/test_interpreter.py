@@ -52,6 +52,7 @@ def test_a_command_needs_no_activated_environment(filled: Path, tmp_path: Path) 
     assert [report["ok"] for report in json.loads(done.stdout)] == [True]
 
 
+@pytest.mark.soak
 def test_a_session_of_the_user_gets_the_interpreter_too(filled: Path, tmp_path: Path) -> None:
     needs_spark()
     done = subprocess.run(

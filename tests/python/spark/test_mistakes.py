@@ -92,7 +92,10 @@ mqstore.spark.verify(spark, [sys.argv[1]])
 
 @pytest.mark.parametrize(
     ("mistake", "cause"),
-    [(missing_python, "Spark's workers cannot start"), (bare_python, "the Python of Spark's workers has no module")],
+    [
+        pytest.param(missing_python, "Spark's workers cannot start", marks=pytest.mark.soak),
+        (bare_python, "the Python of Spark's workers has no module"),
+    ],
     ids=["missing_python", "bare_python"],
 )
 def test_a_job_names_the_wrong_python_of_its_workers(

@@ -67,6 +67,7 @@ def read(spark: Any, path: str, **options: Any) -> list[Any]:
     return [frame.rdd.getNumPartitions(), [tuple(row) for row in rows]]
 
 
+@pytest.mark.soak
 def test_executors_read_and_verify_a_bucket_without_the_folder(driver: Driver, home: Path, s3: Bucket) -> None:
     url = s3.upload(home, "hidden")
     assert list(home.parent.iterdir()) == [home]

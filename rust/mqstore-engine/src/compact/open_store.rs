@@ -33,29 +33,35 @@ impl Compactions {
         threads: usize,
         control: &Arc<JobControl>,
     ) -> Result<CompactionReport, StoreError> {
+        let options = &self.with_own_lengths(options);
+        self.with_lock_held(|held| {
+            let PlannedJob { plan, job } = plan(&self.engine.files, held, topics, options)?;
+            let (job, results) =
+                run_all(&self.engine.files, Some(&self.engine.log), job, &plan.tasks, threads, control)?;
+            if options.dry_run {
+                return rehearse(&self.engine.files, job, &plan, &results);
+            }
+            let done = publish(&self.engine.files, held, job, &plan, &results)?;
+            done.replaced.map_or(Ok(()), |replaced| self.remove_replaced(replaced))?;
+            Ok(done.report)
+        })
+    }
+
+    /// Calls `work` with the proof that this process holds the store's lock, after it has written the topics.
+    pub(super) fn with_lock_held<T>(
+        &self,
+        work: impl FnOnce(&StoreLockHeld<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         self.engine.topics.store()?;
         let catch_up = || self.engine.catch_up();
         let flush = || self.flush_for_compaction();
-        let held = StoreLockHeld::Open(OpenStore {
-            queues: &self.engine.queues,
-            catch_up: &catch_up,
-            flush: &flush,
-        });
-        let options = &self.with_own_lengths(options);
-        let PlannedJob { plan, job } = plan(&self.engine.files, &held, topics, options)?;
-        let (job, results) =
-            run_all(&self.engine.files, Some(&self.engine.log), job, &plan.tasks, threads, control)?;
-        if options.dry_run {
-            return rehearse(&self.engine.files, job, &plan, &results);
-        }
-        let done = publish(&self.engine.files, &held, job, &plan, &results)?;
-        done.replaced.map_or(Ok(()), |replaced| self.remove_replaced(replaced))?;
-        Ok(done.report)
+        let queues = &self.engine.queues;
+        work(&StoreLockHeld::Open(OpenStore { queues, catch_up: &catch_up, flush: &flush }))
     }
 
     /// Makes the log durable; returns its durable offset. A compacted record must not outlive its original after a
     /// crash. For records that are not in the file yet, only the log's own sync guarantees that.
-    pub(super) fn flush_for_compaction(&self) -> Result<u64, StoreError> {
+    fn flush_for_compaction(&self) -> Result<u64, StoreError> {
         self.engine.flusher.flush_all(false)?;
         Ok(self.engine.log.durable())
     }

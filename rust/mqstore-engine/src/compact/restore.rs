@@ -14,8 +14,8 @@ use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_compaction::{
-    CompactionOptions, JobControl, OpenStore, RestoreReport, RestoreRun, RestoreSource, StoreLockHeld,
-    compacted_end, restore,
+    CompactionOptions, JobControl, RestoreReport, RestoreRun, RestoreSource, StoreLockHeld, compacted_end,
+    restore,
 };
 
 /// Number of messages that one step reads.
@@ -33,23 +33,9 @@ impl Compactions {
     ) -> Result<RestoreReport, StoreError> {
         let options = &self.with_own_lengths(options);
         let run = RestoreRun { topics, options, threads, control, log: Some(&self.engine.log) };
-        self.with_compaction_lock(control, || self.restore_alone(source, &run))
-    }
-
-    fn restore_alone(
-        &self,
-        source: &Arc<dyn View>,
-        run: &RestoreRun<'_>,
-    ) -> Result<RestoreReport, StoreError> {
-        self.engine.topics.store()?;
-        let catch_up = || self.engine.catch_up();
-        let flush = || self.flush_for_compaction();
-        let held = StoreLockHeld::Open(OpenStore {
-            queues: &self.engine.queues,
-            catch_up: &catch_up,
-            flush: &flush,
-        });
-        restore(&self.engine.files, &held, &SourceStore { view: source }, run)
+        let restore =
+            |held: &StoreLockHeld<'_>| restore(&self.engine.files, held, &SourceStore { view: source }, &run);
+        self.with_compaction_lock(control, || self.with_lock_held(restore))
     }
 }
 

@@ -1,9 +1,10 @@
-"""Helpers for the tests of `mqstore.aio`: an event loop for each test, counts of threads, and cancellation."""
+"""Helpers for the tests of `mqstore.aio`: an event loop for each test, counts of threads and waits, cancellation."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import random
 import threading
 from collections.abc import Callable, Coroutine, Iterable
@@ -32,6 +33,25 @@ def tasks_of_process() -> int:
 
 def threads_named(prefix: str) -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(prefix)]
+
+
+def waits_of_process() -> int:
+    """Number of futures and of timers that exist, without garbage."""
+    gc.collect()
+    found = [thing for thing in gc.get_objects() if isinstance(thing, asyncio.Future | asyncio.TimerHandle)]
+    return sum(not thing.cancelled() for thing in found)
+
+
+def count_wakes(loop: asyncio.AbstractEventLoop) -> list[int]:
+    """Returns a list that grows with each call of a reader that is added to the loop from now on."""
+    wakes: list[int] = []
+    add = loop.add_reader
+
+    def counted(descriptor: int, call: Callable[..., object], *args: object) -> None:
+        add(descriptor, lambda: (wakes.append(descriptor), call(*args)))
+
+    loop.add_reader = counted  # type: ignore[assignment]
+    return wakes
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -19,7 +19,7 @@ import pytest
 import mqstore
 import mqstore.aio
 from conftest import SMALL
-from loops import LONG, cancelled_soon, in_loop, tasks_of_process, threads_named, until
+from loops import LONG, cancelled_soon, in_loop, tasks_of_process, threads_named, until, waits_of_process
 
 # Names and parameters.
 
@@ -149,12 +149,15 @@ async def test_ten_thousand_that_wait_cost_no_thread(home: Path) -> None:
         other = await store.work_queue("others")
         await other.put(b"")
         consumer = await store.consumer("group", "read")
+        empty = waits_of_process()
         before, named = tasks_of_process(), set(threads_named("mqstore"))
         gets = [asyncio.ensure_future(queue.get(timeout=LONG)) for _ in range(4000)]
         joins = [asyncio.ensure_future(other.join(LONG)) for _ in range(3000)]
         polls = [asyncio.ensure_future(consumer.poll(1, timeout=LONG)) for _ in range(3000)]
-        lines = (queue._ready, other._done, consumer._line)
-        await until(lambda: sum(map(len, lines)) == 10_000)
+        waits: list[asyncio.Future[Any]] = [*gets, *joins, *polls]
+        # Each turn of the loop starts some of them.
+        await asyncio.sleep(0.2)
+        assert not any(wait.done() for wait in waits)
         assert tasks_of_process() < before + 100
         assert set(threads_named("mqstore")) - named <= {f"mqstore_{n}" for n in range(4)}
         for n in range(0, 4000, 1000):
@@ -167,7 +170,10 @@ async def test_ten_thousand_that_wait_cost_no_thread(home: Path) -> None:
         assert sorted(read) == list(range(3000))
         await other.ack(await other.get())
         assert all(await asyncio.gather(*joins))
-        assert [len(line) for line in lines] == [0, 0, 0]
+        for each in (gets, joins, polls, waits):
+            each.clear()
+        await asyncio.sleep(0.1)
+        assert waits_of_process() < empty + 100
 
 
 @in_loop
@@ -412,22 +418,28 @@ async def test_what_is_given_back_ends_a_join_behind_a_shutdown_at_once(home: Pa
 
 @in_loop
 async def test_an_error_of_a_preparation_is_of_who_asked_for_it(home: Path) -> None:
-    async with mqstore.aio.open(home, "create", options=SMALL) as store:
-        queue = await store.work_queue("jobs")
-        go = threading.Event()
-
-        def fail() -> None:
-            go.wait(LONG)
-            raise OSError
-
-        tasks = [asyncio.ensure_future(queue._prepared(fail))]
-        await asyncio.sleep(0)
-        tasks += [asyncio.ensure_future(queue._prepared(fail)) for _ in range(3)]
+    with mqstore.open(home, "create", segment_size=8 << 20) as made:
+        # So many that the first of them must be read from the disk.
+        made.work_queue("jobs", maxsize=500).put_many([bytes(3000)] * 400)
+        first = next(made.read("jobs"))
+    segment = home / "commitlog" / f"{0:020}"
+    with segment.open("r+b") as file:
+        file.seek(first.commit_log_offset + 500)
+        file.write(b"damage")
+    async with mqstore.aio.open(home, "rw", segment_size=8 << 20) as store:
+        queue = await store.work_queue("jobs", maxsize=500, on_damage="raise")
+        calls: list[Awaitable[object]] = [
+            *(queue.get() for _ in range(4)),
+            queue.put(b"x"),
+            queue.put(b"y", durable=True),
+            queue.join(0.1),
+        ]
+        tasks = [asyncio.ensure_future(call) for call in calls]
         await asyncio.sleep(0)
         tasks[3].cancel()
-        go.set()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [OSError, type(None), type(None), asyncio.CancelledError]
+        outcomes = [type(outcome) for outcome in await asyncio.gather(*tasks, return_exceptions=True)]
+        assert outcomes[:3] == [mqstore.CorruptionError] * 3
+        assert outcomes[3:] == [asyncio.CancelledError, mqstore.AppendResult, mqstore.AppendResult, bool]
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

@@ -8,12 +8,12 @@ import gc
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import mqstore
 import mqstore.aio
+import mqstore.testing
 from conftest import SMALL, python
 from loops import LONG, in_loop, threads_named, until
 
@@ -70,7 +70,9 @@ async def test_appends_keep_the_order_in_which_they_were_begun(home: Path) -> No
 
 @in_loop
 async def test_a_cancelled_append_happened_wholly_or_not_at_all(home: Path) -> None:
-    async with mqstore.aio.open(home, "create", options=SMALL) as store:
+    faults = mqstore.testing.Faults()
+    made = mqstore.testing.open(home, faults=faults, flush_interval=3600)
+    async with mqstore.aio.wrap(made, max_appends=4) as store:
         await store.append("orders", b"")
         # Cancelled in the same turn: the append does not happen.
         task = asyncio.ensure_future(store.append("orders", b"no", durable=True))

@@ -101,39 +101,71 @@ async def test_a_cancelled_append_happened_wholly_or_not_at_all(home: Path) -> N
         assert bodies.pop() == b"last"
         assert bodies[::2] == bodies[1::2]
         assert len(bodies) >= 2 * done
-        appends = store._bridge.appends
-        assert (appends._count, appends._bytes, appends._under_way, appends._unsynced) == (0, 0, {}, 0)
+        # Again as many are in progress as may be, and no append keeps others from the thread of the loop.
+        before = made.stats().appends
+        faults.slow_syncs(0.3)
+        tasks = [asyncio.ensure_future(store.append_many("orders", [b"end"], durable=True)) for _ in range(6)]
+        await until(lambda: made.stats().appends - before >= 4)
+        await asyncio.sleep(0.05)
+        assert made.stats().appends - before == 4
+        faults.clear()
+        await asyncio.gather(*tasks)
+        at_once = 0
+        for _ in range(10):
+            before = made.stats().appends
+            now = asyncio.ensure_future(store.append("orders", b"now"))
+            await asyncio.sleep(0)
+            at_once += made.stats().appends - before
+            await now
+        # A full segment sends single appends to the thread.
+        assert at_once > 5
+    made.close()
 
 
 @pytest.mark.parametrize("bound", [{"max_appends": 3}, {"max_append_bytes": 3 * 1000}])
 def test_no_more_appends_are_under_way_than_may_be(home: Path, bound: dict[str, int]) -> None:
     @in_loop
     async def check() -> None:
-        async with mqstore.aio.open(home, "create", options=SMALL, **bound) as store:
-            appends = store._bridge.appends
-            most = 0
-            answered = appends.answered
+        faults = mqstore.testing.Faults()
+        made = mqstore.testing.open(home, faults=faults, flush_interval=3600)
+        made.append("orders", b"")
+        # A sync lasts so long that all appends that may be in progress are in the log before their results.
+        faults.slow_syncs(0.02)
+        done = 0
 
-            def count(number: int, outcome: Any) -> None:
-                nonlocal most
-                most = max(most, len(appends._under_way))
-                answered(number, outcome)
+        def count(_: object) -> None:
+            nonlocal done
+            done += 1
 
-            appends.answered = count  # type: ignore[method-assign]
+        def appended() -> int:
+            return made.stats().appends - 1
+
+        async with mqstore.aio.wrap(made, **bound) as store:  # type: ignore[arg-type]
             tasks = [asyncio.ensure_future(store.append("orders", bytes(1000), durable=True)) for _ in range(50)]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert len(appends._queue) == 47
             for task in tasks[10:20]:
                 task.cancel()
             # Larger than the limit for appends in progress: it runs alone, in its turn.
             tasks.append(asyncio.ensure_future(store.append("orders", bytes(30_000), durable=True)))
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            for task in (*tasks[:10], *tasks[20:]):
+                task.add_done_callback(count)
+            most = 0
+            while done < 41:
+                now = appended()
+                # The results that the loop has taken reach their tasks.
+                for _ in range(4):
+                    await asyncio.sleep(0)
+                assert now - done <= 3
+                most = max(most, now - done)
+                await asyncio.sleep(0.001)
             assert most == 3
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert sum(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes) == 10
             offsets = [o.queue_offset for o in outcomes if isinstance(o, mqstore.AppendResult)]
-            assert offsets == list(range(41))
-            assert (appends._count, appends._bytes, len(appends._queue)) == (0, 0, 0)
+            assert offsets == list(range(1, 42))
+        faults.clear()
+        made.close()
 
     check()
 

@@ -330,6 +330,27 @@ async def test_a_put_waits_for_room_and_those_who_wait_keep_their_order(home: Pa
 
 
 @in_loop
+async def test_tasks_are_served_in_the_order_in_which_they_came(home: Path) -> None:
+    async with mqstore.aio.open(home, "create", options=SMALL) as store:
+        queue = await store.work_queue("jobs")
+        gets = []
+        for number in range(40):
+            # Some have a time limit, which makes no difference.
+            gets.append(asyncio.ensure_future(queue.get(timeout=LONG if number % 3 == 0 else None)))
+            await asyncio.sleep(0)
+        for number in range(0, 40, 5):
+            gets[number].cancel()
+        left = [get for number, get in enumerate(gets) if number % 5]
+        await asyncio.sleep(0.01)
+        for number in range(16):
+            await queue.put(b"%d" % number)
+        await asyncio.gather(*left[:16])
+        assert not any(get.done() for get in left[16:])
+        await queue.put_many([b"%d" % number for number in range(16, len(left))])
+        assert [int((await get).body) for get in left] == list(range(len(left)))
+
+
+@in_loop
 async def test_a_put_waits_for_a_quota(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
         await store.create_topic("jobs", max_messages=3)

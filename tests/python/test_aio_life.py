@@ -399,7 +399,7 @@ import os, sys, threading, time, mqstore
 from mqstore import _native
 
 store = mqstore.open(sys.argv[1], "rw")
-link = _native.LoopLink(store)
+link = _native.LoopLink(store, 1, 1)
 # Many waits make each change of their list longer, so that most forks happen during one.
 waits = [link.wait("t", 0, 1_000_000 + number, number) for number in range(20_000)]
 stop = threading.Event()

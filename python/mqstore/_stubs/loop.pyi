@@ -1,6 +1,6 @@
 """Stubs of the native module for event loops; a part of `_mqstore.pyi`."""
 
-from typing import Any, NoReturn, Self, final
+from typing import Any, Literal, NoReturn, Self, final
 
 from mqstore._mqstore import AppendResult, AppendResults, NativeStore, StoredMessage
 from mqstore._stubs.delivery import LeasedMessage, NativeConsumer, NativeWorkQueue
@@ -10,7 +10,7 @@ from mqstore.types import Duration
 class LoopLink:
     """The link between a store and one event loop; created by `mqstore.aio`."""
 
-    def __new__(cls, store: NativeStore) -> Self: ...
+    def __new__(cls, store: NativeStore, most: int, most_bytes: int) -> Self: ...
     def fileno(self) -> int:
         """Returns the descriptor that is readable while the inbox has events."""
     def take(self) -> list[tuple[int, AppendResult | AppendResults | Exception | None]]:
@@ -21,24 +21,24 @@ class LoopLink:
         """Returns whether `offset` of a queue can be read; None if the answer can block."""
     def arrived(self, waits: list[tuple[str, int, int]]) -> list[bool]:
         """Returns which of these queues (topic, queue and offset) can be read at their offset; can block."""
-    def append(self, at_once: bool, /, *args: Any, **kwargs: Any) -> AppendResult | QueuedAppend | None:
-        """Appends like `Store.append` if `at_once` is set and that does not block; otherwise returns the append.
+    def append(self, number: int, /, *args: Any, **kwargs: Any) -> AppendResult | Literal[False] | None:
+        """Appends like `Store.append` if that does not block; otherwise queues the append and returns None.
 
-        The caller passes a returned append to `put`. Returns None for a delayed message and for one with light queues:
-        a thread must append it.
+        The result of a queued append arrives under `number`. Numbers ascend. Returns False for a delayed message and
+        for one with light queues: a thread must append it.
         """
-    def append_many(self, at_once: bool, /, *args: Any, **kwargs: Any) -> AppendResults | QueuedAppend:
+    def append_many(self, number: int, /, *args: Any, **kwargs: Any) -> AppendResults | None:
         """Like `append`, for `Store.append_many`."""
-    def append_batch(self, at_once: bool, /, *args: Any, **kwargs: Any) -> AppendResults | QueuedAppend:
+    def append_batch(self, number: int, /, *args: Any, **kwargs: Any) -> AppendResults | None:
         """Like `append`, for `Store.append_batch`."""
-    def put(self, number: int, append: QueuedAppend) -> None:
-        """Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend."""
+    def hand_over(self) -> None:
+        """Hands over the queued appends to the thread in `serve`."""
     def take_back(self, number: int) -> bool:
         """Takes back an append that was not started; returns whether it was still queued."""
     def serve(self) -> None:
         """Serves the queued appends until `end`; for a thread of its own."""
     def end(self) -> None:
-        """Makes `serve` return once all queued appends are done. Later appends are refused."""
+        """Makes `serve` return once the appends that may be in progress are done. All others are refused."""
 
 @final
 class LoopWait:
@@ -49,19 +49,6 @@ class LoopWait:
         """Seconds after which to try again in any case; None if only a call ends the wait."""
     def cancel(self) -> None:
         """Takes the wait back. No later event calls the loop, but the inbox may already contain one."""
-
-@final
-class QueuedAppend:
-    """An append with checked arguments, for another thread."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of bodies and properties."""
-    @property
-    def durable(self) -> bool:
-        """Whether the call asked for a sync."""
-    def release(self) -> None:
-        """Releases the kept objects, if no other thread took the append."""
 
 @final
 class LoopWorkQueue:
@@ -80,9 +67,9 @@ class LoopWorkQueue:
     def prepare(self, count: int) -> None:
         """Reads ahead for up to `count` messages, and moves dead letters; can block."""
     def put(
-        self, put: LoopPut, at_once: bool, patience: bool, number: int | None
-    ) -> list[AppendResult] | QueuedAppend | LoopWait | None:
-        """Puts messages if `at_once` is set and that does not block; otherwise returns the append for `LoopLink.put`.
+        self, put: LoopPut, append: int, patience: bool, number: int | None
+    ) -> list[AppendResult] | Literal[False] | LoopWait | None:
+        """Puts messages if that does not block; otherwise queues their append under `append` and returns False.
 
         If the queue is full, a call under `number` announces the next attempt; without a number it is an error.
         """

@@ -1,35 +1,41 @@
 """The bridge between a store and the event loop that it belongs to.
 
 All objects of `mqstore.aio` use the bridge of their store. It runs calls in threads of the store (`run`,
-`run_at_length`), waits without a thread (`arrival`), and checks that the caller is in the right loop (`check`).
+`run_at_length`), waits without a thread (`called`), and checks that the caller is in the right loop (`check`).
 
-A wait uses the native link: a call of the core stores a number there and signals a descriptor that the loop watches. A
-store that is open for reading gets no calls, because another process writes it. One timer checks its waits, and waits
+Each wait and each queued append has a number. The native link stores the numbers of those that may be over, with the
+results of appends, and signals a descriptor that the loop watches. One thread appends and syncs for all tasks:
+
+```
+tasks     append append append   | the loop turns | append append ...
+thread                           | all three, one sync             | all new ones, one sync
+```
+
+A store that is open for reading gets no calls, because another process writes it. One task checks its waits, and waits
 for queues that do not exist yet.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore import _native
-from mqstore.aio._appends import Appends
 from mqstore.aio._ending import Ending
-from mqstore.aio._wait_queue import Around, Syncs
 from mqstore.errors import StoreClosedError, StoreReadOnlyError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from mqstore._store import Store
     from mqstore.aio._delivery import Handle
-    from mqstore.aio._wait_queue import WaitQueue
 
 T = TypeVar("T")
 Wait = tuple[str, int, int]
@@ -47,6 +53,11 @@ _NAP_FACTOR = 4
 # Longest wait for a message in any queue of a topic before a check for new queues of another process.
 _NEW_QUEUE_NAP = 0.5
 
+# Shortest interval of the timer that finds news without signals, and its minimum as a multiple of a check's time. The
+# blocking verbs check at the same interval, for the same reason.
+_LOOK = 0.1
+_LOOK_FACTOR = 20
+
 # Number of calls without a wait after which the loop gets its turn.
 _AT_HAND = 64
 
@@ -61,19 +72,29 @@ class Bridge:
         # Whether a close of the bridge closes the store.
         self.owns = owns
         self.loop = asyncio.get_running_loop()
-        self.link = _native.LoopLink(store)
+        self.link = _native.LoopLink(store, max_appends, max_append_bytes)
         self.closing = False
-        self.appends = Appends(self, max_appends, max_append_bytes)
+        # Next number of a wait or an append.
+        self.number = itertools.count(1).__next__
+        self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._pool = pool
         self._long_pool: ThreadPoolExecutor | None = None
-        self._numbers = itertools.count(1)
-        self._waits: dict[int, asyncio.Future[bool]] = {}
-        self._poll = _Poll(self)
-        # Queues of waiting tasks by their number for calls, and the handles of these queues.
-        self.wait_queues: weakref.WeakValueDictionary[int, WaitQueue] = weakref.WeakValueDictionary()
-        self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self.around = Around(self)
-        self.syncs = Syncs(self)
+        self._waits: dict[int, asyncio.Future[Any]] = {}
+        self._appends: dict[int, asyncio.Future[Any]] = {}
+        self._append_thread: threading.Thread | None = None
+        # Numbers of the appends of this turn of the loop.
+        self._turn: list[int] = []
+        # Waits without calls, and the task that checks them.
+        self._polled: dict[int, list[Wait]] = {}
+        self._polling: asyncio.Task[None] | None = None
+        self._poll_now = asyncio.Event()
+        self._nap = _FIRST_NAP
+        # For waiting tasks, calls that make the native side signal news that has no signal.
+        self._looks: dict[int, Callable[[], None]] = {}
+        self._look_timer: asyncio.TimerHandle | None = None
+        # The sync that runs or ran last, and the one that no task has begun.
+        self._syncing: asyncio.Task[None] | None = None
+        self._next_sync: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
         self._at_hand = 0
         self.loop.add_reader(self.link.fileno(), _heard, weakref.ref(self))
@@ -87,10 +108,6 @@ class Bridge:
             )
         if self.closing:
             raise StoreClosedError(self.store.path)
-
-    def number(self) -> int:
-        """Returns a number that was not used before."""
-        return next(self._numbers)
 
     async def breathe(self) -> None:
         """Lets other tasks run, after many calls that did not wait."""
@@ -170,58 +187,157 @@ class Bridge:
             StoreClosedError: the store was closed during the wait.
         """
         self.check()
-        future: asyncio.Future[bool] = self.loop.create_future()
-        numbers = [next(self._numbers) for _ in waits]
+        number = self.number()
         calls: list[_native.LoopWait] = []
-        timer = None
         try:
-            for number, wait in zip(numbers, waits, strict=True):
-                self._waits[number] = future
-                call = self._call(number, wait)
-                if call is False:
+            for wait in waits:
+                try:
+                    call = self.link.wait(*wait, number)
+                except (StoreReadOnlyError, TopicNotFoundError):
+                    self._polled.setdefault(number, []).append(wait)
+                    continue
+                if call is None:
                     return True
-                if call is not None:
-                    calls.append(call)
-            if seconds is not None:
-                timer = self.loop.call_later(seconds, _answer, future, False)
-            return await future
+                calls.append(call)
+            if number in self._polled:
+                self._poll_soon()
+            return await self.called(number, calls, seconds)
+        finally:
+            for call in calls:
+                call.cancel()
+            if self._polled.pop(number, None) and not self._polled:
+                self._poll_now.set()
+
+    async def called(
+        self,
+        number: int,
+        calls: Sequence[_native.LoopWait],
+        seconds: float | None,
+        look_around: Callable[[], None] | None = None,
+    ) -> bool:
+        """Waits for a call of `calls` under `number`, then cancels them. Returns False if `seconds` end first."""
+        future = self._waits[number] = self.loop.create_future()
+        timer = None if seconds is None else self.loop.call_later(seconds, self.answer, number, False)
+        if look_around is not None:
+            self._looks[number] = look_around
+            if self._look_timer is None:
+                self._look_timer = self.loop.call_later(_LOOK, self._look_around)
+        try:
+            return await future is None
         finally:
             if timer is not None:
                 timer.cancel()
             for call in calls:
                 call.cancel()
-            for number in numbers:
-                self._waits.pop(number, None)
-                self._poll.discard(number)
+            self._waits.pop(number, None)
+            self._looks.pop(number, None)
 
-    def _call(self, number: int, wait: Wait) -> _native.LoopWait | Literal[False] | None:
-        """Registers `number` for `wait`. Returns False if it is over, None if only a timer can check it."""
-        try:
-            return self.link.wait(*wait, number) or False
-        except (StoreReadOnlyError, TopicNotFoundError):
-            self._poll.add(number, wait)
-            return None
-
-    def called(self, number: int) -> None:
-        """Wakes the wait with this number, which may be over."""
-        if future := self._waits.pop(number, None):
-            _answer(future, True)
-        elif queue := self.wait_queues.get(number):
-            queue.wake()
-
-    def failed(self, numbers: Iterable[int], error: BaseException) -> None:
-        """Ends the waits with these numbers with an error."""
-        for number in numbers:
-            if (future := self._waits.pop(number, None)) and not future.done():
-                future.set_exception(error)
+    def answer(self, number: int, outcome: Any) -> None:
+        """Ends the wait or the append with this number; None is a call."""
+        future = self._waits.pop(number, None) or self._appends.pop(number, None)
+        if future is None or future.done():
+            return
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
     def take(self) -> None:
         """Distributes the news of the link."""
         for number, outcome in self.link.take():
-            if outcome is None:
-                self.called(number)
-            else:
-                self.appends.answered(number, outcome)
+            self.answer(number, outcome)
+
+    def _look_around(self) -> None:
+        self._look_timer = None
+        if self._looks:
+            begun = self.loop.time()
+            # A handle has several waits but one call.
+            for look_around in set(self._looks.values()):
+                look_around()
+            took = self.loop.time() - begun
+            self._look_timer = self.loop.call_later(max(_LOOK, _LOOK_FACTOR * took), self._look_around)
+
+    def _poll_soon(self) -> None:
+        self._nap = _FIRST_NAP
+        self._poll_now.set()
+        if self._polling is None or self._polling.done():
+            self._polling = self.loop.create_task(self._poll(), name="mqstore-poll")
+
+    async def _poll(self) -> None:
+        """Checks the waits without calls, in one thread at a time."""
+        while self._polled and not self.closing:
+            self._poll_now.clear()
+            begun = self.loop.time()
+            numbers = [number for number, waits in self._polled.items() for _ in waits]
+            waits = list(itertools.chain.from_iterable(self._polled.values()))
+            try:
+                over: Sequence[Any] = await self.submit(partial(self.link.arrived, waits))
+            except Exception as error:  # noqa: BLE001 - the tasks that wait get it
+                over = [error] * len(numbers)
+            for number, outcome in zip(numbers, over, strict=True):
+                if outcome:
+                    self.answer(number, None if outcome is True else outcome)
+            pause = max(self._nap, _NAP_FACTOR * (self.loop.time() - begun))
+            self._nap = min(2 * self._nap, _LONGEST_NAP)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._poll_now.wait()
+
+    async def appended(self, number: int, done: T | None) -> T:
+        """Returns the result of an append: `done`, or None if it was queued under `number`."""
+        if done is not None:
+            await self.breathe()
+            return done
+        future = self._appends[number] = self.loop.create_future()
+        if self._append_thread is None:
+            # A program that exits without a close does not wait for it: unanswered appends need not be stored.
+            self._append_thread = threading.Thread(target=self._append, name="mqstore-append", daemon=True)
+            self._append_thread.start()
+        if not self._turn:
+            # Tasks that were woken together also share the next sync.
+            self.loop.call_soon(self._hand_over)
+        self._turn.append(number)
+        try:
+            result: T = await future
+        except asyncio.CancelledError:
+            self._take_back(number)
+            raise
+        return result
+
+    def _take_back(self, number: int) -> None:
+        """Drops an append that the thread has not taken; a taken one takes place without an answer."""
+        if self.link.take_back(number):
+            del self._appends[number]
+
+    def _hand_over(self) -> None:
+        for number in self._turn:
+            # Its task runs after this.
+            if (future := self._appends.get(number)) and future.cancelled():
+                self._take_back(number)
+        self._turn.clear()
+        self.link.hand_over()
+
+    def _append(self) -> None:
+        try:
+            self.link.serve()
+        except BaseException as error:  # noqa: BLE001 - every waiting task must get an answer
+            self.loop.call_soon_threadsafe(self._fail_appends, error)
+
+    def _fail_appends(self, error: BaseException) -> None:
+        for number in list(self._appends):
+            self.answer(number, error)
+
+    async def synced(self) -> None:
+        """Returns after everything known about groups is on the disk. The tasks of one turn share a sync."""
+        if self._next_sync is None:
+            self._next_sync = self.loop.create_task(self._sync(self._syncing), name="mqstore-sync")
+        await asyncio.shield(self._next_sync)
+
+    async def _sync(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        self._syncing, self._next_sync = self._next_sync, None
+        await self.submit(partial(_native.sync_groups, self.store))
 
     async def close(self) -> None:
         """Closes the store once. The close continues if its task is cancelled."""
@@ -233,17 +349,18 @@ class Bridge:
         await asyncio.shield(self._closed)
 
     async def _close(self) -> None:
-        for future in set(self._waits.values()):
-            if not future.done():
-                future.set_exception(StoreClosedError(self.store.path))
-        self._waits.clear()
-        self._poll.end()
-        self.around.end()
-        for queue in list(self.wait_queues.values()):
-            queue.fail(lambda: StoreClosedError(self.store.path))
+        for number in list(self._waits):
+            self.answer(number, StoreClosedError(self.store.path))
+        self._poll_now.set()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         try:
-            await self.appends.end()
-            await self.syncs.end()
+            self.link.end()
+            if self._append_thread is not None:
+                await self.submit(self._append_thread.join)
+                self.take()
+            if sync := self._next_sync or self._syncing:
+                await asyncio.wait([sync])
             handles = list(self.handles)
             # Handles of a store that stays open leave their groups.
             if handles and not self.store.closed:
@@ -267,68 +384,6 @@ class Bridge:
             self.loop.call_soon_threadsafe(_deafen, self.loop, self.link)
 
 
-class _Poll:
-    """Waits without calls. One timer checks them together, in one thread at a time."""
-
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-        self._waits: dict[int, Wait] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._looking = False
-        self._nap = _FIRST_NAP
-
-    def add(self, number: int, wait: Wait) -> None:
-        self._waits[number] = wait
-        self._nap = _FIRST_NAP
-        if not self._looking:
-            self.end_nap()
-            self._rest(0.0)
-
-    def discard(self, number: int) -> None:
-        self._waits.pop(number, None)
-        if not self._waits:
-            self.end_nap()
-
-    def end(self) -> None:
-        self._waits.clear()
-        self.end_nap()
-
-    def end_nap(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _rest(self, seconds: float) -> None:
-        self._timer = self._bridge.loop.call_later(seconds, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._bridge.closing or not self._waits:
-            return
-        self._looking = True
-        numbers = list(self._waits)
-        begun = self._bridge.loop.time()
-        future = self._bridge.submit(partial(self._bridge.link.arrived, list(self._waits.values())))
-        future.add_done_callback(partial(self._looked, numbers, begun))
-
-    def _looked(self, numbers: list[int], begun: float, future: asyncio.Future[list[bool]]) -> None:
-        self._looking = False
-        if self._bridge.closing or future.cancelled():
-            return
-        if (error := future.exception()) is not None:
-            self._bridge.failed(numbers, error)
-            self._waits = {number: wait for number, wait in self._waits.items() if number not in set(numbers)}
-        else:
-            for number, over in zip(numbers, future.result(), strict=True):
-                if over:
-                    self._waits.pop(number, None)
-                    self._bridge.called(number)
-        if self._waits:
-            took = self._bridge.loop.time() - begun
-            self._rest(max(self._nap, _NAP_FACTOR * took))
-            self._nap = min(2 * self._nap, _LONGEST_NAP)
-
-
 def _heard(bridge: weakref.ref[Bridge]) -> None:
     if (found := bridge()) is not None:
         found.take()
@@ -336,11 +391,6 @@ def _heard(bridge: weakref.ref[Bridge]) -> None:
 
 def _deafen(loop: asyncio.AbstractEventLoop, link: _native.LoopLink) -> None:
     loop.remove_reader(link.fileno())
-
-
-def _answer(future: asyncio.Future[bool], answer: bool) -> None:
-    if not future.done():
-        future.set_result(answer)
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

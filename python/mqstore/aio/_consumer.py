@@ -1,7 +1,7 @@
 """`Consumer` for asyncio: a task takes and commits messages in the loop's thread, in its own step.
 
 A thread reads ahead from the disk, applies the assignment, seeks and syncs. Messages that were only read ahead are
-not delivered and not counted by a commit. `_wait_queue` describes how tasks wait.
+not delivered and not counted by a commit. `Line` describes how tasks wait.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Self
 import mqstore
 from mqstore import _native
 from mqstore._times import seconds_of
-from mqstore.aio._delivery import Handle
+from mqstore.aio._delivery import Handle, Line
 from mqstore.aio._twins import in_thread, like
-from mqstore.aio._wait_queue import WaitQueue
 from mqstore.errors import ConsumerClosedError
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Consumer(Handle):
         super().__init__(owner, bridge)
         self._own = consumer
         self._native = _native.LoopConsumer(consumer, bridge.link)
-        self._line = WaitQueue(bridge, self._native.look_around)
+        self._line = Line(bridge, self._native.look_around)
 
     @property
     def group(self) -> str:
@@ -65,9 +64,8 @@ class Consumer(Handle):
     async def poll(self, max_messages: int = 1000, timeout: Duration | None = None) -> list[StoredMessage]:
         """Returns the next messages: in offset order within a queue, one queue after the other."""
         native = self._native
-        return await self._look(
-            self._line,
-            lambda patience, number: native.poll(max_messages, patience, number),
+        return await self._line.result(
+            partial(native.poll, max_messages),
             partial(native.prepare, max_messages),
             None if timeout is None else seconds_of("timeout", timeout),
         )
@@ -78,12 +76,7 @@ class Consumer(Handle):
     async def __anext__(self) -> StoredMessage:
         native = self._native
         try:
-            found = await self._look(
-                self._line,
-                lambda patience, number: native.poll(None, patience, number),
-                partial(native.prepare, _AHEAD),
-                None,
-            )
+            found = await self._line.result(partial(native.poll, None), partial(native.prepare, _AHEAD), None)
         except ConsumerClosedError:
             raise StopAsyncIteration from None
         return found[0]
@@ -108,7 +101,7 @@ class Consumer(Handle):
             own = None if offsets is None else dict(offsets)
             await bridge.run(partial(self._own.commit, own, durable=durable))
         elif stored:
-            await bridge.syncs.synced()
+            await bridge.synced()
 
     @like(mqstore.Consumer.seek)
     async def seek(self, topic: str, queue_id: int, offset: int) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import mqstore
     from mqstore.aio._bridge import Bridge
     from mqstore.aio._twins import Twin
-    from mqstore.aio._wait_queue import WaitQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,7 +90,6 @@ class Handle:
         """Belongs to `bridge`; keeps `owner`, its store, alive."""
         self._owner = owner
         self._bridge = bridge
-        self._preparing: asyncio.Future[object] | None = None
         bridge.handles.add(self)
 
     @property
@@ -121,9 +119,27 @@ class Handle:
         self._own.__reduce__()
         raise AssertionError
 
-    async def _look(
+
+class Line:
+    """The tasks that wait for one kind of news of a consumer or a work queue, in the order in which they came.
+
+    A task that finds nothing joins the line. The first one waits for a call of the native side and looks again. When it
+    leaves, the next one is the first and looks. A task takes messages in its own step, so a cancelled task has taken
+    nothing.
+    """
+
+    def __init__(self, bridge: Bridge, look_around: Callable[[], None]) -> None:
+        """Creates a line of `bridge`; `look_around` makes the native side signal news that has no signal."""
+        self._bridge = bridge
+        self._look_around = look_around
+        self._number = bridge.number()
+        # Held by the first task.
+        self._turn = asyncio.Lock()
+        self._others = 0
+        self._preparing: asyncio.Future[object] | None = None
+
+    async def result(
         self,
-        waiting: WaitQueue,
         look: Callable[[bool, int | None], T | LoopWait | None],
         prepare: Callable[[], object],
         seconds: float | None,
@@ -136,36 +152,52 @@ class Handle:
         bridge.check()
         await bridge.breathe()
         end = None if seconds is None else bridge.loop.time() + seconds
-        tries, woken = 0, False
+        tries, is_first = 0, False
         try:
             while True:
                 bridge.check()
                 left = None if end is None else end - bridge.loop.time()
-                may_wait = left is None or left > 0
-                found = look(tries >= _TRIES, waiting.number if may_wait else None)
+                found = look(tries >= _TRIES, self._number if left is None or left > 0 else None)
                 if found is None:
                     tries += 1
                     await self._prepared(prepare)
-                elif isinstance(found, LoopWait):
-                    tries, again, woken = 0, woken, False
-                    woken = await waiting.wait(found, left, again=again)
-                else:
+                elif not isinstance(found, LoopWait):
                     return found
+                elif not is_first and (self._others or self._turn.locked()):
+                    found.cancel()
+                    is_first = await self._is_first(end)
+                else:
+                    # Does not wait, because nobody else does.
+                    is_first = is_first or await self._turn.acquire()
+                    tries = 0
+                    limits = [limit for limit in (left, found.longest) if limit is not None]
+                    await bridge.called(self._number, [found], min(limits, default=None), self._look_around)
         finally:
-            if woken:
-                # The next task may find something too.
-                waiting.wake()
+            if is_first:
+                self._turn.release()
+
+    def wake(self) -> None:
+        """Lets the first task look again."""
+        self._bridge.answer(self._number, None)
+
+    async def _is_first(self, end: float | None) -> bool:
+        """Waits until this task is the first. Returns False if `end` comes before."""
+        self._others += 1
+        try:
+            if end is None:
+                return await self._turn.acquire()
+            async with asyncio.timeout_at(end):
+                return await self._turn.acquire()
+        except TimeoutError:
+            return False
+        finally:
+            self._others -= 1
 
     async def _prepared(self, prepare: Callable[[], object]) -> None:
-        """Runs `prepare` in a thread. Tasks with the same need wait for it and then look again."""
-        preparing = self._preparing
-        if preparing is None or preparing.done():
-            preparing = self._preparing = self._bridge.submit(prepare)
-            # If this task is cancelled, the others still need the preparation.
-            await asyncio.shield(preparing)
-        else:
-            # An error is only for the task that started it: a put must not fail because a get met a damaged message.
-            await asyncio.wait([preparing])
+        """Runs `prepare` in a thread, or waits for the run of a task that was cancelled."""
+        if self._preparing is None or self._preparing.done():
+            self._preparing = self._bridge.submit(prepare)
+        await asyncio.shield(self._preparing)
 
 
 def making(

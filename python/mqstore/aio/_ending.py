@@ -29,16 +29,11 @@ class Ending:
         """Makes the call end at its next progress."""
         self._over.set()
 
-    @property
-    def over(self) -> bool:
-        """Whether the call must end."""
-        return self._over.is_set()
-
     def watching(self, progress: Callable[[Any], object] | None) -> Callable[[Any], None]:
         """Returns the `progress` for the call: it ends the call if needed, else calls the given `progress`."""
 
         def tell(step: Any) -> None:
-            if self.over:
+            if self._over.is_set():
                 raise EndedError
             if progress is not None:
                 progress(step)

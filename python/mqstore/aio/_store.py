@@ -24,7 +24,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 import mqstore
-from mqstore._native import AppendResult, AppendResults, QueuedAppend
 from mqstore._remote.place import CACHE_BYTES
 from mqstore._store import lists_options, lock_pauses
 from mqstore._times import seconds_of
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
     from types import TracebackType
 
+    from mqstore._native import AppendResult, AppendResults
     from mqstore._options import StoreOptions
     from mqstore._reports import Progress
     from mqstore.types import (
@@ -232,13 +232,14 @@ class Store:
         """
         bridge = self._bridge
         bridge.check()
+        number = bridge.number()
         try:
-            done = bridge.link.append(bridge.appends.at_once, *args, **kwargs)
+            done = bridge.link.append(number, *args, **kwargs)
         except TypeError as error:
             raise worded(error, mqstore.Store.append, args, kwargs) from None
-        if done is None:
+        if done is False:
             return await bridge.run(partial(bridge.store.append, *args, **kwargs))
-        return await _appended(bridge, done)
+        return await bridge.appended(number, done)
 
     @like(mqstore.Store.append_many)
     async def append_many(self, /, *args: Any, **kwargs: Any) -> AppendResults:
@@ -246,13 +247,8 @@ class Store:
 
         See `append` for the thread.
         """
-        bridge = self._bridge
-        bridge.check()
-        try:
-            done = bridge.link.append_many(bridge.appends.at_once, *args, **kwargs)
-        except TypeError as error:
-            raise worded(error, mqstore.Store.append_many, args, kwargs) from None
-        return await _appended(bridge, done)
+        link, verb = self._bridge.link, mqstore.Store.append_many
+        return await self._bridge.appended(*self._append_all(link.append_many, verb, *args, **kwargs))
 
     @like(mqstore.Store.append_batch)
     async def append_batch(self, /, *args: Any, **kwargs: Any) -> AppendResults:
@@ -260,13 +256,19 @@ class Store:
 
         See `append` for the thread.
         """
-        bridge = self._bridge
-        bridge.check()
+        link, verb = self._bridge.link, mqstore.Store.append_batch
+        return await self._bridge.appended(*self._append_all(link.append_batch, verb, *args, **kwargs))
+
+    def _append_all(
+        self, call: Callable[..., T], verb: Callable[..., object], /, *args: Any, **kwargs: Any
+    ) -> tuple[int, T]:
+        """Calls a method of the link, named as `verb`. Returns the number of the append, and the result."""
+        self._bridge.check()
+        number = self._bridge.number()
         try:
-            done = bridge.link.append_batch(bridge.appends.at_once, *args, **kwargs)
+            return number, call(number, *args, **kwargs)
         except TypeError as error:
-            raise worded(error, mqstore.Store.append_batch, args, kwargs) from None
-        return await _appended(bridge, done)
+            raise worded(error, verb, args, kwargs) from None
 
     @like(mqstore.Store.read)
     def read(self, /, *args: Any, **kwargs: Any) -> Messages:
@@ -404,15 +406,6 @@ class Store:
             if forgotten:
                 msg = f"store {bridge.store.path!r} was not closed"
                 warnings.warn(msg, ResourceWarning, source=self, stacklevel=2)
-
-
-async def _appended(bridge: _bridge.Bridge, done: T | QueuedAppend) -> T:
-    """Returns the results of an append that is done, or that its thread still has to do."""
-    if isinstance(done, QueuedAppend):
-        results: T = await bridge.appends.queued(done)
-        return results
-    await bridge.breathe()
-    return done
 
 
 def _given(method: Callable[..., object], /, *args: Any, **kwargs: Any) -> dict[str, Any]:

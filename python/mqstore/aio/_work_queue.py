@@ -1,7 +1,6 @@
 """`WorkQueue` for asyncio: a task takes, acknowledges and returns messages in the loop's thread, in its own step.
 
-A thread reads ahead from the disk, moves dead letters and syncs. It takes no message. `_wait_queue` describes how tasks
-wait.
+A thread reads ahead from the disk, moves dead letters and syncs. It takes no message. `Line` describes how tasks wait.
 """
 
 from __future__ import annotations
@@ -10,22 +9,23 @@ import asyncio
 import weakref
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import mqstore
 from mqstore import _native
 from mqstore._times import seconds_of
-from mqstore.aio._delivery import Handle
+from mqstore.aio._delivery import Handle, Line
 from mqstore.aio._twins import at_length, in_thread, like, worded
-from mqstore.aio._wait_queue import WaitQueue
 from mqstore.errors import QuotaFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from mqstore._native import AppendResult, AppendResults, LeasedMessage, QueuedAppend
+    from mqstore._native import AppendResult, AppendResults, LeasedMessage
     from mqstore.aio._bridge import Bridge
     from mqstore.types import Duration
+
+T = TypeVar("T")
 
 # Number of messages that one call acknowledges in the loop's thread.
 _AT_ONCE = 256
@@ -53,7 +53,7 @@ class WorkQueue(Handle):
         self._own = queue
         self._native = _native.LoopWorkQueue(queue, bridge.link)
         around = self._native.look_around
-        self._ready, self._room, self._done = (WaitQueue(bridge, around) for _ in range(3))
+        self._ready, self._room, self._done = (Line(bridge, around) for _ in range(3))
         # Held by the first put that waits for a quota.
         self._quota = asyncio.Lock()
         # A message must not keep its queue alive.
@@ -99,60 +99,45 @@ class WorkQueue(Handle):
         Do not change the body before the call returns. A used-up quota raises `QuotaFull`. With `dedup_id`, a thread
         looks for an earlier put and appends.
         """
-        return await self._put_one(_patience(block, timeout), *args, **kwargs)
-
-    @like(mqstore.WorkQueue.put_nowait)
-    async def put_nowait(self, /, *args: Any, **kwargs: Any) -> AppendResult:
-        """Calls `put` with `block=False`."""
-        return await self._put_one(0.0, *args, **kwargs)
-
-    async def _put_one(self, seconds: float | None, /, *args: Any, **kwargs: Any) -> AppendResult:
+        seconds = _patience(block, timeout)
         if kwargs.get("dedup_id") is not None:
-            return await self._put_new(partial(self._own.put_nowait, *args, **kwargs), seconds)
+            put = partial(self._own.put_nowait, *args, **kwargs)
+            return await self._put_again(lambda _: self._bridge.run(put), mqstore.Full, seconds)
         kwargs.pop("dedup_id", None)
         try:
-            done = await self._put(partial(_native.LoopPut.one, self._own, *args, **kwargs), seconds)
+            make = partial(_native.LoopPut.one, self._own, *args, **kwargs)
+            done = await self._put_again(partial(self._put, make), QuotaFull, seconds)
         except TypeError as error:
             raise worded(error, mqstore.WorkQueue.put, args, kwargs) from None
         return done[0] if isinstance(done, list) else done
 
-    async def _put_new(self, put: Callable[[], AppendResult], seconds: float | None) -> AppendResult:
-        """Calls `put` in a thread, again and again while the queue or a quota is full."""
-        bridge = self._bridge
-        bridge.check()
-        end = None if seconds is None else bridge.loop.time() + seconds
-        while True:
-            try:
-                return await bridge.run(put)
-            except mqstore.Full:
-                left = None if end is None else end - bridge.loop.time()
-                if left is not None and left <= 0:
-                    raise
-            await asyncio.sleep(_QUOTA_LOOK if left is None else min(left, _QUOTA_LOOK))
+    @like(mqstore.WorkQueue.put_nowait)
+    async def put_nowait(self, /, *args: Any, **kwargs: Any) -> AppendResult:
+        """Calls `put` with `block=False`."""
+        return await self.put(*args, block=False, **kwargs)
 
     @like(mqstore.WorkQueue.put_many)
     async def put_many(
         self, /, messages: Iterable[Any], *, block: bool = True, timeout: Duration | None = None, **kwargs: Any
     ) -> list[AppendResult]:
         """Puts messages under one lock, with at most one sync, and returns the results in the same order."""
-        put = partial(_native.LoopPut.many, self._own, list(messages), **kwargs)
+        make = partial(_native.LoopPut.many, self._own, list(messages), **kwargs)
         try:
-            done = await self._put(put, _patience(block, timeout))
+            done = await self._put_again(partial(self._put, make), QuotaFull, _patience(block, timeout))
         except TypeError as error:
             raise worded(error, mqstore.WorkQueue.put_many, (messages,), kwargs) from None
         return done if isinstance(done, list) else [done]
 
-    async def _put(
-        self, make: Callable[[], _native.LoopPut], seconds: float | None
-    ) -> AppendResult | list[AppendResult]:
-        """Puts the messages from `make`. If a quota is used up, puts wait for each other."""
+    async def _put_again(
+        self, put: Callable[[float | None], Awaitable[T]], error: type[mqstore.Full], seconds: float | None
+    ) -> T:
+        """Calls `put` again and again while it raises `error`. The puts that do so wait for each other."""
         loop = self._bridge.loop
         end = None if seconds is None else loop.time() + seconds
-        put = make()
         try:
-            return await self._put_once(put, seconds)
-        except QuotaFull as error:
-            full = error
+            return await put(seconds)
+        except error as raised:
+            full = raised
         try:
             async with asyncio.timeout_at(end):
                 await self._quota.acquire()
@@ -161,30 +146,24 @@ class WorkQueue(Handle):
         try:
             while (left := None if end is None else end - loop.time()) is None or left > 0:
                 try:
-                    return await self._put_once(make(), left)
-                except QuotaFull as error:
-                    full = error
+                    return await put(left)
+                except error as raised:
+                    full = raised
                 await asyncio.sleep(_QUOTA_LOOK if left is None else min(left, _QUOTA_LOOK))
         finally:
             self._quota.release()
         raise full
 
-    async def _put_once(self, put: _native.LoopPut, seconds: float | None) -> AppendResult | list[AppendResult]:
-        """Waits until `maxsize` allows the put, then appends."""
-        native, appends = self._native, self._bridge.appends
-
-        def look(patience: bool, number: int | None) -> list[AppendResult] | QueuedAppend | _native.LoopWait | None:
-            return native.put(put, appends.at_once, patience, number)
-
-        done: list[AppendResult] | QueuedAppend = await self._look(self._room, look, self._own.qsize, seconds)
-        if isinstance(done, list):
+    async def _put(
+        self, make: Callable[[], _native.LoopPut], seconds: float | None
+    ) -> AppendResult | list[AppendResult]:
+        """Waits until `maxsize` allows the put of the messages from `make`, then appends them."""
+        number = self._bridge.number()
+        look = partial(self._native.put, make(), number)
+        done: list[AppendResult] | Literal[False] = await self._room.result(look, self._own.qsize, seconds)
+        if done is not False:
             return done
-        try:
-            results: AppendResult | AppendResults = await appends.queued(done)
-        except BaseException:
-            # The append was not handed over, so its reservation ends.
-            done.release()
-            raise
+        results: AppendResult | AppendResults = await self._bridge.appended(number, None)
         return results if isinstance(results, mqstore.AppendResult) else list(results)
 
     @like(mqstore.WorkQueue.get)
@@ -212,12 +191,7 @@ class WorkQueue(Handle):
 
     async def _take(self, count: int, seconds: float | None) -> list[LeasedMessage]:
         native = self._native
-        found = await self._look(
-            self._ready,
-            lambda patience, number: native.get(count, patience, number),
-            partial(native.prepare, count),
-            seconds,
-        )
+        found = await self._ready.result(partial(native.get, count), partial(native.prepare, count), seconds)
         for message in found:
             message._bind(self._weak)
         return found
@@ -251,7 +225,7 @@ class WorkQueue(Handle):
         await bridge.breathe()
         self._own.ack(message)
         if durable:
-            await bridge.syncs.synced()
+            await bridge.synced()
 
     @like(mqstore.WorkQueue.ack_many)
     async def ack_many(self, messages: Iterable[LeasedMessage], *, durable: bool = False) -> None:
@@ -265,7 +239,7 @@ class WorkQueue(Handle):
         else:
             await bridge.run(partial(self._own.ack_many, all_of_them))
         if durable:
-            await bridge.syncs.synced()
+            await bridge.synced()
 
     @like(mqstore.WorkQueue.nack)
     async def nack(self, message: LeasedMessage, delay: Duration | None = None, *, reason: str | None = None) -> None:
@@ -308,7 +282,7 @@ class WorkQueue(Handle):
     async def join(self, timeout: Duration | None = None) -> bool:
         """Waits until every message is acknowledged or a dead letter."""
         native = self._native
-        return await self._look(self._done, native.join, partial(native.prepare, 0), _patience(True, timeout))
+        return await self._done.result(native.join, partial(native.prepare, 0), _patience(True, timeout))
 
     redrive = at_length(mqstore.WorkQueue.redrive)
     qsize = in_thread(mqstore.WorkQueue.qsize)

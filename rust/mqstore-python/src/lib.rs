@@ -44,7 +44,6 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<store::iterators::MessageIterator>()?;
     module.add_class::<event_loop::loop_link::LoopLink>()?;
     module.add_class::<event_loop::loop_link::LoopWait>()?;
-    module.add_class::<event_loop::loop_link::QueuedAppend>()?;
     event_loop::loop_delivery::register(module)?;
     module.add_class::<testing::TestClock>()?;
     module.add_class::<testing::TestFaults>()?;

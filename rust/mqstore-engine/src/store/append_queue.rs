@@ -1,13 +1,15 @@
 //! A queue of appends for callers that wait without a thread.
 //!
 //! ```text
-//! callers         put, put, put        put, put ...                   each gets the result of its request
-//! one thread              append all three, one sync   append all that came meanwhile, one sync ...
+//! callers         put, put, hand over  put, hand over ...             each gets the result of its request
+//! one thread              append both, one sync        append all that came meanwhile, one sync ...
 //! ```
 //!
 //! Requests are appended in the order of their numbers, each like [`Store::append`] or [`Store::append_many`]. A
 //! request that must be durable gets its result after one sync that covers all of them; the others get theirs at once.
-//! A failed request does not affect the others, unless its error stops the store.
+//! A failed request does not affect the others, unless its error stops the store. The number and the bytes of the
+//! requests in progress are limited: a request is in progress until the caller has taken its result. The others wait in
+//! the order of their numbers.
 //!
 //! Across threads: any number of threads put requests, one thread at a time runs a step. Across a crash: a request
 //! without a result is appended, as completely as its call would be, or not at all. This module starts no thread.
@@ -67,6 +69,8 @@ pub type AppendDone = Box<dyn FnOnce(Result<Vec<Appended>, StoreError>) + Send>;
 /// See the header of this module.
 pub struct AppendQueue {
     path: PathBuf,
+    most: usize,
+    most_bytes: u64,
     state: Mutex<AppendQueueState>,
     changed: Condvar,
 }
@@ -74,6 +78,12 @@ pub struct AppendQueue {
 #[derive(Default)]
 struct AppendQueueState {
     waiting: BTreeMap<u64, (AppendRequest, AppendDone)>,
+    /// Requests with smaller numbers are handed over.
+    handed_over: u64,
+    /// Number and bytes of the requests in progress.
+    in_progress: (usize, u64),
+    /// Number of requests without a taken result that need not be durable.
+    plain: usize,
     ended: bool,
 }
 
@@ -132,12 +142,14 @@ impl AppendRequest {
 }
 
 impl AppendQueue {
-    /// Returns an empty queue for appends to `store`.
-    pub fn new(store: &Store) -> Self {
-        Self { path: store.path().to_path_buf(), state: Mutex::default(), changed: Condvar::new() }
+    /// Returns an empty queue for appends to `store`, with at most `most` requests and `most_bytes` bytes in progress.
+    /// A larger request is in progress alone.
+    pub fn new(store: &Store, most: usize, most_bytes: u64) -> Self {
+        let (path, state) = (store.path().to_path_buf(), Mutex::default());
+        Self { path, most, most_bytes, state, changed: Condvar::new() }
     }
 
-    /// Adds a request; `done` is called once. Numbers must ascend.
+    /// Adds a request, which is appended after [`Self::hand_over`]; `done` is called once. Numbers must ascend.
     pub fn put(&self, number: u64, request: AppendRequest, done: AppendDone) {
         let mut state = self.state.lock();
         if state.ended {
@@ -145,41 +157,101 @@ impl AppendQueue {
             done(Err(StoreError::Closed { path: self.path.clone() }));
             return;
         }
+        state.plain += usize::from(!request.durable);
         state.waiting.insert(number, (request, done));
+    }
+
+    /// Hands over all requests. Those that are handed over together share a sync.
+    pub fn hand_over(&self) {
+        let mut state = self.state.lock();
+        state.handed_over = state.waiting.last_key_value().map_or(0, |(number, _)| number + 1);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Whether a request that need not be durable has no taken result. A direct append would overtake it.
+    pub fn has_plain(&self) -> bool {
+        self.state.lock().plain > 0
+    }
+
+    /// Ends the progress of a request whose result the caller has taken.
+    pub fn taken(&self, bytes: u64, durable: bool) {
+        let mut state = self.state.lock();
+        let (number, all_bytes) = state.in_progress;
+        state.in_progress = (number.saturating_sub(1), all_bytes.saturating_sub(bytes));
+        state.plain = state.plain.saturating_sub(usize::from(!durable));
         drop(state);
         self.changed.notify_one();
     }
 
     /// Removes a request that has not started; returns whether it did. Its `done` is then not called.
     pub fn take_back(&self, number: u64) -> bool {
-        self.state.lock().waiting.remove(&number).is_some()
+        let mut state = self.state.lock();
+        let Some((request, done)) = state.waiting.remove(&number) else { return false };
+        state.plain = state.plain.saturating_sub(usize::from(!request.durable));
+        drop(state);
+        // Outside the lock: its drop can need other locks.
+        drop(done);
+        true
     }
 
-    /// Makes [`Self::run`] return after all waiting requests are appended; refuses later requests.
+    /// Makes [`Self::run`] return after the requests that may be in progress are appended; refuses all others.
     pub fn end(&self) {
-        self.state.lock().ended = true;
+        let mut state = self.state.lock();
+        if state.ended {
+            return;
+        }
+        (state.ended, state.handed_over) = (true, u64::MAX);
+        let admitted = self.admit(&mut state);
+        let refused = mem::replace(&mut state.waiting, admitted);
+        drop(state);
         self.changed.notify_all();
+        for (_, done) in refused.into_values() {
+            done(Err(StoreError::Closed { path: self.path.clone() }));
+        }
+    }
+
+    /// Removes the requests that may be in progress now. After [`Self::end`], all that are left may.
+    fn admit(&self, state: &mut AppendQueueState) -> BTreeMap<u64, (AppendRequest, AppendDone)> {
+        let mut admitted = BTreeMap::new();
+        while let Some(first) = state.waiting.first_entry().filter(|first| *first.key() < state.handed_over) {
+            let (number, bytes) = state.in_progress;
+            let all_bytes = bytes.saturating_add(first.get().0.bytes());
+            if number > 0 && (number >= self.most || all_bytes > self.most_bytes) {
+                break;
+            }
+            state.in_progress = (number + 1, all_bytes);
+            let (number, request) = first.remove_entry();
+            admitted.insert(number, request);
+        }
+        admitted
     }
 
     /// Appends requests to `store` until [`Self::end`]; for a thread of its own.
     pub fn run(&self, store: &Store) {
         loop {
             let mut state = self.state.lock();
-            while state.waiting.is_empty() {
+            let mut taken = self.take(&mut state);
+            while taken.is_empty() {
                 if state.ended {
                     return;
                 }
                 self.changed.wait(&mut state);
+                taken = self.take(&mut state);
             }
-            let taken = mem::take(&mut state.waiting);
             drop(state);
             append_all(store, taken.into_values());
         }
     }
 
-    /// Appends all waiting requests to `store`.
+    /// Removes the requests for the next step.
+    fn take(&self, state: &mut AppendQueueState) -> BTreeMap<u64, (AppendRequest, AppendDone)> {
+        if state.ended { mem::take(&mut state.waiting) } else { self.admit(state) }
+    }
+
+    /// Appends the requests that may be in progress to `store`.
     pub fn step(&self, store: &Store) {
-        let taken = mem::take(&mut self.state.lock().waiting);
+        let taken = self.take(&mut self.state.lock());
         append_all(store, taken.into_values());
     }
 }
@@ -275,13 +347,50 @@ mod tests {
     fn put(queue: &AppendQueue, answers: &Answers, number: u64, request: AppendRequest) {
         let answers = Arc::clone(answers);
         queue.put(number, request, Box::new(move |answer| answers.lock().push((number, answer))));
+        queue.hand_over();
+    }
+
+    #[test]
+    fn requests_above_the_limits_wait_and_an_end_refuses_them() {
+        let world = World::real();
+        let store = world.open(OpenMode::Create, &small()).unwrap();
+        let (queue, answers) = (AppendQueue::new(&store, 2, 10), Answers::default());
+        for (number, body) in [(1, 4), (2, 4), (3, 4), (4, 20), (5, 9), (6, 2)] {
+            put(&queue, &answers, number, request("a", &[&vec![b'x'; body]], number == 2));
+        }
+        let mut appended = || {
+            queue.step(&store);
+            mem::take(&mut *answers.lock()).iter().map(|(number, _)| *number).collect::<Vec<_>>()
+        };
+        assert_eq!(appended(), [1, 2]);
+        assert_eq!(appended(), []);
+        queue.taken(4, false);
+        assert_eq!(appended(), [3], "in progress are 2 and 3");
+        queue.taken(4, true);
+        assert_eq!(appended(), []);
+        queue.taken(4, false);
+        assert_eq!(appended(), [4], "a large request is alone");
+        assert!(queue.has_plain() && queue.take_back(5));
+        assert_eq!(appended(), []);
+        queue.taken(20, false);
+        put(&queue, &answers, 7, request("a", &[b"not handed over"], true));
+        put(&queue, &answers, 8, request("a", &[b"0123456789"], true));
+        assert!(queue.take_back(7));
+        queue.end();
+        let refused = mem::take(&mut *answers.lock());
+        assert!(matches!(refused.as_slice(), [(8, Err(StoreError::Closed { .. }))]));
+        queue.step(&store);
+        assert_eq!(mem::take(&mut *answers.lock()).first().map(|(number, _)| *number), Some(6));
+        queue.taken(2, false);
+        assert!(!queue.has_plain());
+        store.close().unwrap();
     }
 
     #[test]
     fn all_that_wait_share_a_sync_and_are_appended_in_order() {
         let world = World::real();
         let store = world.open(OpenMode::Create, &small()).unwrap();
-        let (queue, answers) = (AppendQueue::new(&store), Answers::default());
+        let (queue, answers) = (AppendQueue::new(&store, usize::MAX, u64::MAX), Answers::default());
         put(&queue, &answers, 1, request("a", &[b"one"], true));
         put(&queue, &answers, 2, request("a", &[b"two", b"three"], false));
         put(&queue, &answers, 3, request("a b", &[b"no topic"], true));
@@ -316,7 +425,7 @@ mod tests {
     fn a_request_is_compressed_before_it_is_appended() {
         let world = World::real();
         let store = world.open(OpenMode::Create, &small()).unwrap();
-        let (queue, answers) = (AppendQueue::new(&store), Answers::default());
+        let (queue, answers) = (AppendQueue::new(&store, usize::MAX, u64::MAX), Answers::default());
         let rule = StoreOptions { compression: Some(Compression::Zstd), ..small() }.body_compression();
         let body = vec![b'x'; 5000];
         put(
@@ -348,7 +457,7 @@ mod tests {
         ] {
             let world = World::real();
             let store = world.open(OpenMode::Create, &StoreOptions { durability, ..small() }).unwrap();
-            let (queue, answers) = (AppendQueue::new(&store), Answers::default());
+            let (queue, answers) = (AppendQueue::new(&store, usize::MAX, u64::MAX), Answers::default());
             std::thread::scope(|scope| {
                 scope.spawn(|| queue.run(&store));
                 for number in 0..200 {
@@ -374,7 +483,7 @@ mod tests {
         let (world, sim, _) = World::simulated();
         let store = world.open(OpenMode::Create, &small()).unwrap();
         put_one(&store, "a", 0, b"makes the segment", "k");
-        let (queue, answers) = (AppendQueue::new(&store), Answers::default());
+        let (queue, answers) = (AppendQueue::new(&store, usize::MAX, u64::MAX), Answers::default());
         for number in 0..3 {
             put(&queue, &answers, number, request("a", &[b"body"], true));
         }

@@ -11,7 +11,7 @@ use mqstore::body_compression::BodyCompression;
 use mqstore::delivery::{BrokerError, NewWork, TryPut, TryResult, Waker};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBool, PyDict, PyList};
 
 use crate::convert::append_input::{MessageBatch, MessageParts, compress_in_loop, parts};
 use crate::convert::arguments;
@@ -20,14 +20,14 @@ use crate::delivery::consumer::{NativeConsumer, places};
 use crate::delivery::leased_message::{LeasedMessage, is_settled, reason_of};
 use crate::delivery::work_queue::{NativeWorkQueue, put_delay};
 use crate::error::{broker_to_py, log_notes};
-use crate::event_loop::loop_link::{EventInbox, LoopLink, LoopWait, QueuedAppend, locked};
-use crate::runtime::{ForkGuarded, SharedStore, delivered};
+use crate::event_loop::loop_link::{LoopLink, LoopWait, locked};
+use crate::runtime::{ForkGuarded, delivered};
 use crate::store::NativeStore;
 
 /// Converts an attempt's answer for Python: the result by `found`, a `LoopWait`, or None.
 fn answer<'py, T>(
     py: Python<'py>,
-    shared: &Arc<SharedStore>,
+    link: &LoopLink,
     look: TryResult<T>,
     found: impl FnOnce(T) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -35,16 +35,16 @@ fn answer<'py, T>(
         TryResult::Found(value) => found(value),
         TryResult::Prepare => Ok(py.None().into_bound(py)),
         TryResult::Wait { listening, longest } => {
-            let guarded = ForkGuarded::new(Arc::clone(shared), listening);
+            let guarded = ForkGuarded::new(Arc::clone(&link.shared), listening);
             Ok(Bound::new(py, LoopWait::new(guarded, longest))?.into_any())
         }
     }
 }
 
 /// Returns the function that calls the loop under `number`, for a waiting task.
-fn call(letters: &Arc<EventInbox>, number: Option<u64>) -> Option<Waker> {
+fn call(link: &LoopLink, number: Option<u64>) -> Option<Waker> {
     let number = number?;
-    let letters = Arc::clone(letters);
+    let letters = Arc::clone(&link.letters);
     Some(Box::new(move || letters.call(number)))
 }
 
@@ -54,15 +54,14 @@ fn call(letters: &Arc<EventInbox>, number: Option<u64>) -> Option<Waker> {
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopWorkQueue {
     queue: Py<NativeWorkQueue>,
-    letters: Arc<EventInbox>,
-    shared: Arc<SharedStore>,
+    link: Py<LoopLink>,
 }
 
 #[pymethods]
 impl LoopWorkQueue {
     #[new]
-    fn new(queue: Py<NativeWorkQueue>, link: &LoopLink) -> Self {
-        Self { queue, letters: link.letters(), shared: link.shared() }
+    fn new(queue: Py<NativeWorkQueue>, link: Py<LoopLink>) -> Self {
+        Self { queue, link }
     }
 
     /// Gets up to `count` messages. If there are none, a call under `number` announces the next attempt.
@@ -78,9 +77,9 @@ impl LoopWorkQueue {
     ) -> PyResult<Bound<'py, PyAny>> {
         let native = self.queue.get();
         let count = arguments::count("count", count)?;
-        let (queue, call) = (native.queue()?, call(&self.letters, number));
+        let (queue, call) = (native.queue()?, call(self.link.get(), number));
         let look = delivered(py, || queue.try_get(count, patience, call))?;
-        answer(py, &self.shared, look, |found| Ok(PyList::new(py, native.leased(py, found)?)?.into_any()))
+        answer(py, self.link.get(), look, |found| Ok(PyList::new(py, native.leased(py, found)?)?.into_any()))
     }
 
     /// Reads ahead for up to `count` messages, and moves dead letters; can block.
@@ -91,29 +90,29 @@ impl LoopWorkQueue {
         done
     }
 
-    /// Puts messages if `at_once` is set and that does not block; otherwise returns the append for `LoopLink.put`.
+    /// Puts messages if that does not block; otherwise queues their append under `append` and returns False.
     ///
     /// If the queue is full, a call under `number` announces the next attempt; without a number it is an error.
     fn put<'py>(
         &self,
         py: Python<'py>,
         put: &LoopPut,
-        at_once: bool,
+        append: u64,
         patience: bool,
         number: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let native = self.queue.get();
-        let (queue, call) = (native.queue()?, call(&self.letters, number));
+        let (native, link) = (self.queue.get(), self.link.get());
+        let (queue, call) = (native.queue()?, call(link, number));
         let mut messages = locked(&put.messages);
         let Some(own) = messages.as_ref() else {
             return Err(PyRuntimeError::new_err("the messages were already put"));
         };
         let work: Vec<_> = own.iter().map(|message| put.work(message)).collect();
         // The thread that appends compresses large bodies.
-        let at_once = at_once && put.compression.is_none();
+        let at_once = put.compression.is_none() && link.may_append();
         let look = delivered(py, || queue.try_put(&work, at_once, patience, call))?;
         drop(work);
-        answer(py, &self.shared, look, |done| match done {
+        answer(py, link, look, |done| match done {
             TryPut::Done(appended) => Ok(PyList::new(py, native.appended(py, appended)?)?.into_any()),
             TryPut::Reserved(reservation, delayed) => {
                 let mut own = messages.take().unwrap_or_default();
@@ -131,8 +130,9 @@ impl LoopWorkQueue {
                     compression: put.compression,
                     messages: own,
                 };
-                let reservation = ForkGuarded::new(Arc::clone(&self.shared), reservation);
-                QueuedAppend::of(topic, request, Some(Box::new(reservation)))
+                let reservation = ForkGuarded::new(Arc::clone(&link.shared), reservation);
+                link.queue(append, topic, request, Some(Box::new(reservation)));
+                Ok(PyBool::new(py, false).to_owned().into_any())
             }
         })
     }
@@ -140,10 +140,10 @@ impl LoopWorkQueue {
     /// Returns whether every message is finished. If not, a call under `number` announces the next attempt.
     fn join<'py>(&self, py: Python<'py>, patience: bool, number: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         let native = self.queue.get();
-        let (queue, call) = (native.queue()?, call(&self.letters, number));
+        let (queue, call) = (native.queue()?, call(self.link.get(), number));
         let look = delivered(py, || queue.try_join(patience, call))?;
         log_notes(py, queue.take_notes())?;
-        answer(py, &self.shared, look, |done| Ok(done.into_pyobject(py)?.to_owned().into_any()))
+        answer(py, self.link.get(), look, |done| Ok(done.into_pyobject(py)?.to_owned().into_any()))
     }
 
     /// Returns a message to the queue; False, without any change, if that can block.
@@ -272,15 +272,14 @@ impl LoopPut {
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopConsumer {
     consumer: Py<NativeConsumer>,
-    letters: Arc<EventInbox>,
-    shared: Arc<SharedStore>,
+    link: Py<LoopLink>,
 }
 
 #[pymethods]
 impl LoopConsumer {
     #[new]
-    fn new(consumer: Py<NativeConsumer>, link: &LoopLink) -> Self {
-        Self { consumer, letters: link.letters(), shared: link.shared() }
+    fn new(consumer: Py<NativeConsumer>, link: Py<LoopLink>) -> Self {
+        Self { consumer, link }
     }
 
     /// Returns up to `most` messages, or the next message if `most` is None.
@@ -293,13 +292,13 @@ impl LoopConsumer {
     ) -> PyResult<Bound<'py, PyAny>> {
         let most = most.map(|most| arguments::count("max_messages", most)).transpose()?;
         let native = self.consumer.get();
-        let (consumer, call) = (native.consumer()?, call(&self.letters, number));
+        let (consumer, call) = (native.consumer()?, call(self.link.get(), number));
         let look = delivered(py, || match most {
             Some(most) => consumer.try_poll(most, patience, call),
             None => consumer.try_next(patience, call),
         });
         native.tell_notes(py)?;
-        answer(py, &self.shared, look?, |found| {
+        answer(py, self.link.get(), look?, |found| {
             let messages = found.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
             Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
         })

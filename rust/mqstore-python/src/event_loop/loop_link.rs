@@ -9,15 +9,14 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mqstore::append::{AppendQueue, AppendRequest, OwnedMessage};
-use mqstore::body_compression::BodyCompression;
+use mqstore::append::{AppendQueue, AppendRequest};
 use mqstore::error::StoreError;
 use mqstore::format::Host;
 use mqstore::io::WakeDescriptor;
 use mqstore::message::Appended;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyBool, PyString};
 
 use crate::convert::append_input::{
     CompressionArguments, MessageBatch, MessageParts, compress_in_loop, parts, rule_for_many,
@@ -69,38 +68,64 @@ impl EventInbox {
 /// The link between a store and one event loop; created by `mqstore.aio`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopLink {
-    shared: Arc<SharedStore>,
+    pub(crate) shared: Arc<SharedStore>,
     /// Keeps the store alive while the link exists.
     owner: Py<NativeStore>,
     host: Host,
-    letters: Arc<EventInbox>,
+    pub(crate) letters: Arc<EventInbox>,
     appends: AppendQueue,
-    /// The topic of each append without an answer, and whether the answer is a list.
-    asked: Mutex<HashMap<u64, (Py<PyString>, bool)>>,
+    /// The appends without a taken answer.
+    asked: Mutex<HashMap<u64, AskedAppend>>,
+}
+
+/// What the loop must know of a queued append to take its answer.
+struct AskedAppend {
+    topic: Py<PyString>,
+    many: bool,
+    bytes: u64,
+    durable: bool,
 }
 
 impl LoopLink {
-    /// Returns the inbox for the loop's events.
-    pub(crate) fn letters(&self) -> Arc<EventInbox> {
-        Arc::clone(&self.letters)
+    /// Whether an append may run in the thread of the loop. An earlier one that is queued must come first.
+    pub(crate) fn may_append(&self) -> bool {
+        !self.appends.has_plain()
     }
 
-    /// Returns the store of this link.
-    pub(crate) fn shared(&self) -> Arc<SharedStore> {
-        Arc::clone(&self.shared)
+    /// Queues an append for the thread in `serve`. `held` is dropped when it is answered or taken back.
+    pub(crate) fn queue(
+        &self,
+        number: u64,
+        topic: &Bound<'_, PyString>,
+        request: AppendRequest,
+        held: Option<Box<dyn Send>>,
+    ) {
+        let asked = AskedAppend {
+            topic: topic.clone().unbind(),
+            many: request.many,
+            bytes: request.bytes(),
+            durable: request.durable,
+        };
+        locked(&self.asked).insert(number, asked);
+        let letters = Arc::clone(&self.letters);
+        let done = move |answer| {
+            drop(held);
+            letters.leave(number, LoopEvent::Appended(answer));
+        };
+        self.appends.put(number, request, Box::new(done));
     }
 
-    /// Appends the messages that `convert` makes of the arguments if `at_once` is set and that does not block;
-    /// otherwise returns the append.
+    /// Appends the messages that `convert` makes of the arguments if that does not block; otherwise queues the append
+    /// and returns None.
     fn append_all<'py, B: MessageBatch>(
         &self,
+        number: u64,
         topic: &Bound<'py, PyAny>,
         convert: impl FnOnce() -> PyResult<B>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
         (compression, compress_over): CompressionArguments<'_, 'py>,
-        at_once: bool,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, store) = (topic.py(), self.shared.store()?);
         let topic = text("topic", topic)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
@@ -108,14 +133,18 @@ impl LoopLink {
         let name = topic.to_str()?;
         let rule = rule_for_many(store, name, self.owner.get().compression(compression, compress_over)?);
         let (compressed, left) = compress_in_loop(py, &batch, rule)?;
-        if at_once && left.is_none() {
+        if left.is_none() && self.may_append() {
             let messages = batch.messages(name, queue_id, durable);
             let stored = compressed.apply(&messages);
             if let Some(appended) = detached(py, || store.nonblocking().try_append_many(&stored))? {
-                return self.results(&topic, true, appended);
+                return self.results(&topic, true, appended).map(Some);
             }
         }
-        QueuedAppend::queued(&topic, queue_id, durable, true, left, batch.into_stored(compressed))
+        let (topic_name, messages) = (name.to_owned(), batch.into_stored(compressed));
+        let (many, compression) = (true, left);
+        let request = AppendRequest { topic: topic_name, queue_id, durable, many, compression, messages };
+        self.queue(number, &topic, request, None);
+        Ok(None)
     }
 
     /// Converts the results of an append.
@@ -137,7 +166,7 @@ impl LoopLink {
 #[pymethods]
 impl LoopLink {
     #[new]
-    fn new(store: &Bound<'_, NativeStore>) -> PyResult<Self> {
+    fn new(store: &Bound<'_, NativeStore>, most: usize, most_bytes: u64) -> PyResult<Self> {
         let core = store.get().core()?;
         let bell = WakeDescriptor::new().map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(Self {
@@ -145,7 +174,7 @@ impl LoopLink {
             owner: store.clone().unbind(),
             host: store.get().host(),
             letters: Arc::new(EventInbox { bell, waiting: Mutex::default() }),
-            appends: AppendQueue::new(core),
+            appends: AppendQueue::new(core, most, most_bytes),
             asked: Mutex::default(),
         })
     }
@@ -164,9 +193,10 @@ impl LoopLink {
             let outcome = match news {
                 LoopEvent::Call => py.None().into_bound(py),
                 LoopEvent::Appended(answer) => {
-                    let Some((topic, many)) = locked(&self.asked).remove(&number) else { continue };
+                    let Some(asked) = locked(&self.asked).remove(&number) else { continue };
+                    self.appends.taken(asked.bytes, asked.durable);
                     match answer {
-                        Ok(appended) => self.results(topic.bind(py), many, appended)?,
+                        Ok(appended) => self.results(asked.topic.bind(py), asked.many, appended)?,
                         Err(error) => to_py(error).into_value(py).into_bound(py).into_any(),
                     }
                 }
@@ -218,12 +248,12 @@ impl LoopLink {
         detached(py, || store.nonblocking().arrived(&waits))
     }
 
-    /// Appends like `Store.append` if `at_once` is set and that does not block; otherwise returns the append.
+    /// Appends like `Store.append` if that does not block; otherwise queues the append and returns None.
     ///
-    /// The caller passes a returned append to `put`. Returns None for a delayed message and for one with light queues:
-    /// a thread must append it.
+    /// The result of a queued append arrives under `number`. Numbers ascend. Returns False for a delayed message and
+    /// for one with light queues: a thread must append it.
     #[pyo3(
-        signature = (at_once, topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
+        signature = (number, topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
                      born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None,
                      light_queues = None, compression = None, compress_over = None),
         text_signature = None
@@ -231,7 +261,7 @@ impl LoopLink {
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append<'py>(
         &self,
-        at_once: bool,
+        number: u64,
         topic: &Bound<'py, PyAny>,
         body: &Bound<'py, PyAny>,
         keys: Option<&Bound<'py, PyAny>>,
@@ -250,7 +280,7 @@ impl LoopLink {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let is_delayed = delay.or(deliver_at).or(delay_level).is_some();
         if is_delayed || light_queues.map_or(Ok(false), PyAnyMethods::is_truthy)? {
-            return Ok(None);
+            return Ok(Some(PyBool::new(topic.py(), false).to_owned().into_any()));
         }
         let (py, store) = (topic.py(), self.shared.store()?);
         let topic = text("topic", topic)?;
@@ -259,46 +289,50 @@ impl LoopLink {
         let name = topic.to_str()?;
         let rule = self.owner.get().compression(compression, compress_over)?;
         let left = part.compress_in_loop(rule)?;
-        if at_once && left.is_none() {
+        if left.is_none() && self.may_append() {
             let message = part.message(name, queue_id, durable);
             if let Some(appended) = detached(py, || store.nonblocking().try_append(&message))? {
                 let done = Bound::new(py, AppendResult::from_core(&topic, self.host, appended))?;
                 return Ok(Some(done.into_any()));
             }
         }
-        QueuedAppend::queued(&topic, queue_id, durable, false, left, vec![part.into_owned()]).map(Some)
+        let (topic_name, messages) = (name.to_owned(), vec![part.into_owned()]);
+        let (many, compression) = (false, left);
+        let request = AppendRequest { topic: topic_name, queue_id, durable, many, compression, messages };
+        self.queue(number, &topic, request, None);
+        Ok(None)
     }
 
     /// Like `append`, for `Store.append_many`.
     #[pyo3(
-        signature = (at_once, topic, messages, *, queue_id = None, durable = false, compression = None,
+        signature = (number, topic, messages, *, queue_id = None, durable = false, compression = None,
                      compress_over = None),
         text_signature = None
     )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_many<'py>(
         &self,
-        at_once: bool,
+        number: u64,
         topic: &Bound<'py, PyAny>,
         messages: &Bound<'py, PyAny>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.append_all(topic, || parts(messages), queue_id, durable, (compression, compress_over), at_once)
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.append_all(number, topic, || parts(messages), queue_id, durable, (compression, compress_over))
     }
 
     /// Like `append`, for `Store.append_batch`.
     #[pyo3(
-        signature = (at_once, topic, bodies, keys = None, tags = None, properties = None, *, queue_id = None,
+        signature = (number, topic, bodies, keys = None, tags = None, properties = None, *, queue_id = None,
                      durable = false, compression = None, compress_over = None),
         text_signature = None
     )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_batch<'py>(
         &self,
-        at_once: bool,
+        number: u64,
         topic: &Bound<'py, PyAny>,
         bodies: &Bound<'py, PyAny>,
         keys: Option<&Bound<'py, PyAny>>,
@@ -308,28 +342,16 @@ impl LoopLink {
         durable: bool,
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let convert = || BatchInput::of(bodies, keys, tags, properties);
-        self.append_all(topic, convert, queue_id, durable, (compression, compress_over), at_once)
+        self.append_all(number, topic, convert, queue_id, durable, (compression, compress_over))
     }
 
-    /// Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend.
-    fn put(&self, number: u64, append: &QueuedAppend) -> PyResult<()> {
-        self.shared.store()?;
-        let Some(QueuedCall { request, topic, held }) = locked(&append.call).take() else {
-            return Err(PyRuntimeError::new_err("the append is already queued"));
-        };
-        locked(&self.asked).insert(number, (topic, request.many));
-        let letters = Arc::clone(&self.letters);
-        self.appends.put(
-            number,
-            request,
-            Box::new(move |answer| {
-                drop(held);
-                letters.leave(number, LoopEvent::Appended(answer));
-            }),
-        );
-        Ok(())
+    /// Hands over the queued appends to the thread in `serve`.
+    fn hand_over(&self) {
+        if !self.shared.is_forked() {
+            self.appends.hand_over();
+        }
     }
 
     /// Takes back an append that was not started; returns whether it was still queued.
@@ -351,7 +373,7 @@ impl LoopLink {
         })
     }
 
-    /// Makes `serve` return once all queued appends are done. Later appends are refused.
+    /// Makes `serve` return once the appends that may be in progress are done. All others are refused.
     fn end(&self) {
         if !self.shared.is_forked() {
             self.appends.end();
@@ -383,66 +405,6 @@ impl LoopWait {
     fn cancel(&self) {
         let wait = locked(&self.wait).take();
         drop(wait);
-    }
-}
-
-/// A request, and the objects that are released once it is answered.
-struct QueuedCall {
-    request: AppendRequest,
-    topic: Py<PyString>,
-    held: Option<Box<dyn Send>>,
-}
-
-/// An append with checked arguments, for another thread.
-#[pyclass(frozen, module = "mqstore._mqstore")]
-pub(crate) struct QueuedAppend {
-    call: Mutex<Option<QueuedCall>>,
-    /// Bytes of bodies and properties.
-    #[pyo3(get)]
-    size: u64,
-    /// Whether the call asked for a sync.
-    #[pyo3(get)]
-    durable: bool,
-}
-
-#[pymethods]
-impl QueuedAppend {
-    /// Releases the kept objects, if no other thread took the append.
-    fn release(&self) {
-        let call = locked(&self.call).take();
-        drop(call);
-    }
-}
-
-impl QueuedAppend {
-    fn queued<'py>(
-        topic: &Bound<'py, PyString>,
-        queue_id: Option<i32>,
-        durable: bool,
-        many: bool,
-        compression: Option<BodyCompression>,
-        messages: Vec<OwnedMessage>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let request = AppendRequest {
-            topic: topic.to_str()?.to_owned(),
-            queue_id,
-            durable,
-            many,
-            compression,
-            messages,
-        };
-        Self::of(topic, request, None)
-    }
-
-    /// Creates the append of `request`. `held` is dropped when it is answered, or when it will not be made.
-    pub(crate) fn of<'py>(
-        topic: &Bound<'py, PyString>,
-        request: AppendRequest,
-        held: Option<Box<dyn Send>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let (size, durable) = (request.bytes(), request.durable);
-        let call = QueuedCall { request, topic: topic.clone().unbind(), held };
-        Ok(Bound::new(topic.py(), Self { call: Mutex::new(Some(call)), size, durable })?.into_any())
     }
 }
 

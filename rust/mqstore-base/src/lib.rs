@@ -1,8 +1,8 @@
 //! The crate on which every other crate of the store depends.
 //!
-//! Errors, options, paths, messages and events, and two small files: the live page (published positions, for readers in
-//! other processes) and the durable mark (synced position, for recovery). Group commit is here because the commit log
-//! and the metadata log both wait for syncs.
+//! Errors, options, paths, messages, events and notes, and two small files: the live page (published positions, for
+//! readers in other processes) and the durable mark (synced position, for recovery). Group commit is here because the
+//! commit log and the metadata log both wait for syncs.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -20,6 +20,7 @@ pub mod events;
 pub mod group_commit;
 pub mod live_page;
 pub mod message;
+pub mod notes;
 pub mod options;
 pub mod progress;
 pub mod retry;

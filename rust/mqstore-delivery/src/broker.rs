@@ -119,13 +119,11 @@ impl Broker {
         }
         let (ordered, broadcast) = (options.ordered, options.broadcast);
         self.state.make_group(group, |config| config.consume_message_orderly = ordered)?;
-        let notes = if broadcast { Vec::new() } else { self.state.prepare_group(group, topics)? };
-        let coordinator = (!broadcast).then(|| self.coordinator(group));
-        let consumer = Consumer::new(&self.state, coordinator, group, topics, options)?;
-        for note in notes {
-            consumer.note(note);
+        if !broadcast {
+            self.state.prepare_group(group, topics)?;
         }
-        Ok(consumer)
+        let coordinator = (!broadcast).then(|| self.coordinator(group));
+        Consumer::new(&self.state, coordinator, group, topics, options)
     }
 
     /// Opens a handle on the work queue of `topic` for `group`, and creates topic and group if they are missing.
@@ -270,11 +268,6 @@ impl Broker {
             self.state.delays()?;
         }
         Ok(())
-    }
-
-    /// Returns notes for the user about delayed messages, each once.
-    pub fn take_delay_notes(&self) -> Vec<String> {
-        self.state.delays_if_open().map(|delays| delays.take_notes()).unwrap_or_default()
     }
 }
 

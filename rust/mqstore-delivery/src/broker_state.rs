@@ -92,10 +92,6 @@ impl BrokerState {
         Ok(Arc::clone(delays.insert(made)))
     }
 
-    pub(crate) fn delays_if_open(&self) -> Option<Arc<Delays>> {
-        self.delays.lock().clone()
-    }
-
     /// Returns the lock under which a put looks for an earlier put with its unique key.
     pub(crate) fn put_lock(&self, topic: &str, unique_key: &str) -> &Mutex<()> {
         let number = index_key_hash(topic, unique_key).unsigned_abs() as usize % PUT_LOCKS;

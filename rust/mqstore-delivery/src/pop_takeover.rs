@@ -19,19 +19,16 @@ use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
 
 impl BrokerState {
-    /// Takes over the broker's state of the group in `topics`. Returns notes for the user.
-    pub(crate) fn prepare_group(&self, group: &str, topics: &[&str]) -> Result<Vec<String>, BrokerError> {
-        let mut notes = Vec::new();
+    /// Takes over the broker's state of the group in `topics`.
+    pub(crate) fn prepare_group(&self, group: &str, topics: &[&str]) -> Result<(), BrokerError> {
         for topic in topics {
-            notes.extend(self.take_over(group, topic)?);
+            self.take_over(group, topic)?;
         }
         let is_retries = |topic: &&str| topic.strip_prefix(RETRY_TOPIC_PREFIX) == Some(group);
         if !topics.iter().any(is_retries) {
-            notes.extend(self.retry_topic_warning(group)?);
+            self.warn_of_retry_topic(group)?;
         }
-        notes.sort();
-        notes.dedup();
-        Ok(notes)
+        Ok(())
     }
 
     /// Returns the broker's pop state. It is read only once, because no other process writes it.
@@ -45,24 +42,23 @@ impl BrokerState {
         Ok(found)
     }
 
-    /// Takes over the messages that a broker popped for `group` from the queues of `topic`. Returns notes for the user.
-    fn take_over(&self, group: &str, topic: &str) -> Result<Vec<String>, BrokerError> {
+    /// Takes over the messages that a broker popped for `group` from the queues of `topic`.
+    fn take_over(&self, group: &str, topic: &str) -> Result<(), BrokerError> {
         let popped = self.popped()?;
-        let mut notes = Vec::new();
         if !popped.notes.is_empty() && self.meta().progress_of(self.meta().group_id(group)?).is_empty() {
-            notes.clone_from(&popped.notes);
+            popped.notes.iter().for_each(|note| self.store().user_notes().log(note.clone()));
         }
         for queue in popped.queues.iter().filter(|queue| queue.group == group && queue.topic == topic) {
             let count = self.take_over_queue(queue)?;
             if count > 0 {
-                notes.push(format!(
+                self.store().user_notes().log(format!(
                     "group {group}: {count} messages of queue {topic}/{} that a broker had handed out were not \
                      acknowledged; they are redelivered when their visibility timeout ends",
                     queue.queue_id
                 ));
             }
         }
-        Ok(notes)
+        Ok(())
     }
 
     fn take_over_queue(&self, queue: &PoppedQueue) -> Result<usize, BrokerError> {
@@ -91,9 +87,9 @@ impl BrokerState {
         Ok(count)
     }
 
-    /// Returns a note if messages wait in the retry topic of `group`. RocketMQ's push clients consume that topic
+    /// Logs a line if messages wait in the retry topic of `group`. RocketMQ's push clients consume that topic
     /// without naming it; a consumer here must name it.
-    fn retry_topic_warning(&self, group: &str) -> Result<Option<String>, BrokerError> {
+    fn warn_of_retry_topic(&self, group: &str) -> Result<(), BrokerError> {
         let topic = format!("{RETRY_TOPIC_PREFIX}{group}");
         let mut left = 0;
         for queue_id in self.store().queue_ids(&topic)? {
@@ -101,9 +97,12 @@ impl BrokerState {
             let offset = self.meta().offset(self.meta().queue_key(group, &topic, queue_id)?).unwrap_or(min);
             left += max.saturating_sub(offset.max(min)).max(0);
         }
-        Ok((left > 0).then(|| {
-            format!("group {group}: {left} messages wait in its retry topic {topic}, which is read only if you name it")
-        }))
+        if left > 0 {
+            self.store().user_notes().log(format!(
+                "group {group}: {left} messages wait in its retry topic {topic}, which is read only if you name it"
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use mqstore::delivery::BrokerError;
 use mqstore::error::{StoreError, disk_option, remedy};
 use mqstore::format::FormatError;
 use mqstore::io::{RemoteCause, RemoteError};
+use mqstore::notes::Notes;
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -197,15 +198,16 @@ pub(crate) fn warn(py: Python<'_>, text: &str, level: u32) -> PyResult<()> {
     Ok(())
 }
 
-/// Logs the notes of a group or a work queue in the logger `mqstore`.
-pub(crate) fn log_notes(py: Python<'_>, notes: Vec<String>) -> PyResult<()> {
+/// Logs the new notes about the delivery of messages in the logger `mqstore`.
+pub(crate) fn log_notes(py: Python<'_>, notes: &Notes) -> PyResult<()> {
     static GET_LOGGER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    if notes.is_empty() {
+    let lines = notes.take_lines();
+    if lines.is_empty() {
         return Ok(());
     }
     let logger = GET_LOGGER.import(py, "logging", "getLogger")?.call1(("mqstore",))?;
-    for note in notes {
-        logger.call_method1("warning", ("%s", note))?;
+    for line in lines {
+        logger.call_method1("warning", ("%s", line))?;
     }
     Ok(())
 }

@@ -96,12 +96,24 @@ impl SharedStore {
     /// Emits each of the store's notes once, as a warning. `frames` is the distance to the caller in Python frames, 1
     /// if the caller calls the native method itself.
     pub(crate) fn say_notes(&self, py: Python<'_>, frames: u32) -> PyResult<()> {
-        let notes = self.working()?.notes();
-        let said = self.notes_said.swap(notes.len(), Ordering::Relaxed);
-        for note in notes.iter().skip(said) {
+        let known = self.notes_said.load(Ordering::Relaxed);
+        let notes = self.working()?.user_notes().warnings(known);
+        let said = self.notes_said.fetch_max(known + notes.len(), Ordering::Relaxed);
+        for note in notes.iter().skip(said - known) {
             warn(py, &format!("{}: {note}", self.path), frames)?;
         }
         Ok(())
+    }
+
+    /// Whether [`Self::say_notes`] has notes to emit.
+    pub(crate) fn has_new_notes(&self) -> bool {
+        let said = self.notes_said.load(Ordering::Relaxed);
+        self.store().is_ok_and(|store| !store.user_notes().warnings(said).is_empty())
+    }
+
+    /// Logs the new notes about the delivery of messages.
+    pub(crate) fn log_notes(&self, py: Python<'_>) -> PyResult<()> {
+        log_notes(py, self.store()?.user_notes())
     }
 }
 
@@ -268,15 +280,6 @@ pub(crate) fn delivered<T: Send>(
     call: impl FnOnce() -> Result<T, BrokerError> + Send,
 ) -> PyResult<T> {
     released(py, call)?.map_err(broker_to_py)
-}
-
-/// Logs the notes about transactions, including those that the open completed.
-pub(crate) fn log_transactions(py: Python<'_>, store: &Store) -> PyResult<()> {
-    let notes = delivered(py, || {
-        let transactions = store.broker()?.transactions_if_open();
-        Ok(transactions.map(|transactions| transactions.take_notes()).unwrap_or_default())
-    })?;
-    log_notes(py, notes)
 }
 
 /// Calls `step` until it returns a value, each time with the longest time it may wait. Returns `None` if `timeout`

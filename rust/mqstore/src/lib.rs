@@ -63,7 +63,7 @@ pub mod io;
 pub mod read;
 pub mod store;
 
-pub use mqstore_base::{body_compression, error, events, message, options};
+pub use mqstore_base::{body_compression, error, events, message, notes, options};
 pub use mqstore_format as format;
 
 pub use delivery::{

@@ -34,7 +34,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
     (
         "mqstore-base",
         &[
-            &["error", "events", "topic_floors", "wake_signal"],
+            &["error", "events", "notes", "topic_floors", "wake_signal"],
             &["group_commit", "message", "progress", "retry", "strays"],
             &["body_compression"],
             &["options"],

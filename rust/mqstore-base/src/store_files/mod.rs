@@ -41,6 +41,7 @@ use bare_log::BareLog;
 use linked_folders::LinkedFolders;
 
 use crate::error::{IoContext, StoreError};
+use crate::notes::Notes;
 
 /// Maximum bytes that are read of a configuration file; far more than a broker writes.
 pub const CONFIG_LIMIT_BYTES: u64 = 256 << 20;
@@ -120,6 +121,8 @@ pub struct StoreFiles {
     tiered: Option<Arc<TieredStore>>,
     /// The option of that name.
     pub max_open_files: Option<u32>,
+    /// The notes for the user, of all clones.
+    pub notes: Arc<Notes>,
     /// The pace of reads of the log from the disk; `live_page::read_pace` makes it.
     pub(crate) read_pace: Arc<OnceLock<Arc<ReadPace>>>,
 }
@@ -138,6 +141,7 @@ impl StoreFiles {
             raft: None,
             tiered: None,
             max_open_files: None,
+            notes: Arc::default(),
             read_pace: Arc::default(),
         }
     }
@@ -365,7 +369,7 @@ impl StoreFiles {
             return Err(self.no_store(INSIDE_RAFT_LOG));
         }
         if let Some(folder) = TieredStore::find(&*self.vfs, &self.root)? {
-            let (tiered, vfs) = tiered::open(&self.vfs, &self.root, folder)?;
+            let (tiered, vfs) = tiered::open(&self.vfs, &self.root, folder, &self.notes)?;
             (self.vfs, self.tiered) = (Arc::new(vfs), Some(tiered));
             return Ok(self);
         }

@@ -249,10 +249,6 @@ impl Delays {
         self.engine.lock().counts()
     }
 
-    pub(crate) fn take_notes(&self) -> Vec<String> {
-        self.engine.lock().take_notes()
-    }
-
     /// Delivers all due messages. Returns the time of the next work, in epoch milliseconds.
     fn run(&self) -> Result<i64, StoreError> {
         loop {

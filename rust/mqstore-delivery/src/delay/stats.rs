@@ -1,4 +1,4 @@
-//! Counters of an engine, lateness of deliveries, and notes for the user.
+//! Counters of an engine, and lateness of deliveries.
 
 /// Lateness below this number of milliseconds is counted exactly.
 const EXACT_MS: usize = 4096;
@@ -43,7 +43,7 @@ impl Lateness {
     }
 }
 
-/// Number of waiting messages, counters since the open, and notes for the user.
+/// Number of waiting messages, and counters since the open.
 #[derive(Debug, Default)]
 pub(super) struct DelayAccounts {
     pending: u64,
@@ -51,7 +51,6 @@ pub(super) struct DelayAccounts {
     cancelled: u64,
     dropped: u64,
     lateness: Lateness,
-    notes: Vec<String>,
 }
 
 impl DelayAccounts {
@@ -87,17 +86,6 @@ impl DelayAccounts {
 
     pub(super) fn add_dropped(&mut self, count: u64) {
         self.dropped += count;
-    }
-
-    /// Adds `note` for the user, unless it is already there.
-    pub(super) fn note(&mut self, note: String) {
-        if !self.notes.contains(&note) {
-            self.notes.push(note);
-        }
-    }
-
-    pub(super) fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
     }
 
     /// Returns the counts with those of the messages that wait by a level.

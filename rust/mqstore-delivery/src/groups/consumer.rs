@@ -47,7 +47,6 @@ pub struct Consumer {
     pub(super) signal: Arc<Signal>,
     closed: AtomicBool,
     pub(super) state: Mutex<ConsumerState>,
-    notes: Mutex<Vec<String>>,
 }
 
 /// The mutable state of a consumer.
@@ -107,7 +106,6 @@ impl Consumer {
             signal,
             closed: AtomicBool::new(false),
             state: Mutex::default(),
-            notes: Mutex::default(),
         };
         // From here on it owns its queues, at their start offsets.
         consumer.refresh(&mut consumer.state.lock())?;
@@ -144,13 +142,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Returns notes for the user, each once: messages that were deleted unread, offsets that went back.
-    pub fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut self.notes.lock())
-    }
-
     pub(crate) fn note(&self, note: String) {
-        self.notes.lock().push(note);
+        self.broker.store().user_notes().log(note);
     }
 
     /// Returns its current queues, sorted.

@@ -23,7 +23,7 @@ pub enum StartOffset {
 /// What a consumer does if the retention deleted messages that its group has not read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LostMessagePolicy {
-    /// Continues at the first existing message, with a note in [`super::Consumer::take_notes`].
+    /// Continues at the first existing message, with a line in the log.
     #[default]
     GoOn,
     /// Fails with [`mqstore_base::error::StoreError::OffsetOutOfRange`] until a seek or reset moves the consumer.

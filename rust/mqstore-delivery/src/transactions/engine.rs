@@ -71,7 +71,8 @@ pub(super) struct TransactionState {
     /// For each group, the transactions without a handle, by the time of their next check.
     pub(super) due: BTreeMap<Arc<str>, BTreeSet<(i64, Arc<str>)>>,
     last_round: Duration,
-    pub(super) notes: Vec<String>,
+    /// Whether there is a note since the last look of [`Transactions::wait_due`].
+    pub(super) has_note: bool,
 }
 
 impl Transactions {
@@ -97,7 +98,7 @@ impl Transactions {
                 pending: HashMap::new(),
                 due: BTreeMap::new(),
                 last_round: store.clock().monotonic(),
-                notes: Vec::new(),
+                has_note: false,
             }),
             checker: CheckTimer::default(),
             meta,
@@ -129,11 +130,6 @@ impl Transactions {
         let mut pending: Vec<_> = entries.iter().filter_map(|entry| entry.describe()).collect();
         pending.sort_by(|one, other| one.half_offsets.cmp(&other.half_offsets));
         pending
-    }
-
-    /// Returns notes for the user, each once.
-    pub fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut self.inner.state.lock().notes)
     }
 
     /// Logs durable decisions, and the transactions that have been pending for longer. Works in parts, so that other
@@ -200,10 +196,8 @@ impl Inner {
     }
 
     pub(super) fn note(&self, note: String) {
-        let mut state = self.state.lock();
-        if !state.notes.contains(&note) {
-            state.notes.push(note);
-        }
+        self.store.user_notes().log(note);
+        self.state.lock().has_note = true;
     }
 }
 

@@ -37,8 +37,8 @@ impl Transactions {
         Ok(())
     }
 
-    /// Waits until checks are due, as in `take_due`, or there is a note; then the list may be empty.
-    /// Returns `None` once the store is closed or [`Self::end_checks`] was called.
+    /// Waits until checks are due, as in `take_due`, or there is a new note about transactions; then the list may be
+    /// empty. Returns `None` once the store is closed or [`Self::end_checks`] was called.
     ///
     /// # Errors
     /// Those of `take_due`. A transaction that was taken together with an error stays pending and is due
@@ -65,7 +65,7 @@ impl Transactions {
                 next_ms = next_ms.into_iter().chain(self.next_check_ms(group)).min();
             }
             // A discarded transaction leaves a note, which the caller is to log now and not after the next check.
-            if !due.is_empty() || !self.inner.state.lock().notes.is_empty() {
+            if std::mem::take(&mut self.inner.state.lock().has_note) || !due.is_empty() {
                 return Ok(Some(due));
             }
             let longest = if clock.is_set_by_hand() { LONGEST_SLEEP_BY_HAND } else { LONGEST_SLEEP };

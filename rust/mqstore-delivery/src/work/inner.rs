@@ -38,7 +38,6 @@ pub(crate) struct WorkQueueInner {
     pub(super) shut_at_once: AtomicU64,
     /// Number of reserved messages of running puts. It grows only under the lock of the state.
     pub(super) reserved: AtomicU64,
-    notes: Mutex<Vec<String>>,
 }
 
 /// The state that changes when messages are taken.
@@ -96,12 +95,9 @@ impl WorkQueueInner {
             shut: 0.into(),
             shut_at_once: 0.into(),
             reserved: 0.into(),
-            notes: Mutex::default(),
         });
         let topics = core.topics();
-        for note in broker.prepare_group(group, &topics.each_ref().map(|topic| &**topic))? {
-            core.note(note);
-        }
+        broker.prepare_group(group, &topics.each_ref().map(|topic| &**topic))?;
         core.look_for_queues(&mut core.state.lock())?;
         core.finish_intents();
         Ok(core)
@@ -137,10 +133,6 @@ impl WorkQueueInner {
         &self.dead_letter_topic
     }
 
-    pub(super) fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut self.notes.lock())
-    }
-
     pub(super) fn put_lock(&self, unique_key: &str) -> &Mutex<()> {
         self.broker.put_lock(&self.topic, unique_key)
     }
@@ -150,10 +142,7 @@ impl WorkQueueInner {
     }
 
     pub(super) fn note(&self, note: String) {
-        let mut notes = self.notes.lock();
-        if !notes.contains(&note) {
-            notes.push(note);
-        }
+        self.store().user_notes().log(note);
     }
 
     pub(super) fn generation(&self) -> u64 {

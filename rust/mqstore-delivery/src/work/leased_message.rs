@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use mqstore_base::message::StoredRecord;
+use mqstore_base::notes::Notes;
 use mqstore_io::sync::{AtomicBool, AtomicI64, Ordering};
 
 use super::inner::WorkQueueInner;
@@ -59,9 +60,9 @@ impl Lease {
         self.shared.is_settled.load(Ordering::Acquire)
     }
 
-    /// Returns notes of the work queue for the user, each once.
-    pub fn take_notes(&self) -> Vec<String> {
-        self.core.take_notes()
+    /// Returns the notes of the store for the user.
+    pub fn user_notes(&self) -> &Notes {
+        self.core.store().user_notes()
     }
 
     pub(super) fn set_settled(&self) {

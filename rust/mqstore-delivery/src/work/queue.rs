@@ -84,11 +84,6 @@ impl WorkQueue {
         WorkQueueOptions { visibility_timeout: self.visibility_timeout, ..self.core.options.clone() }
     }
 
-    /// Returns notes for the user, each once.
-    pub fn take_notes(&self) -> Vec<String> {
-        self.core.take_notes()
-    }
-
     /// Whether the handle was closed.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)

@@ -29,13 +29,13 @@ impl Compactions {
         for queue in queues_ahead_of_log(&self.engine.files, &topics, log_end)? {
             let QueueAheadOfLog { topic, queue_id, log_end, end } = &queue;
             if let Some(outcome) = self.create_gap(topic, *queue_id, *end)? {
-                self.engine.lifecycle.note(&format!(
+                self.engine.files.notes.warn(format!(
                     "{topic}/{queue_id}: the log ends at offset {log_end}, but its compaction files have messages up \
                      to {end}: the log has lost its end; new messages get offsets from {end} on{outcome}"
                 ));
                 lost.push(queue);
             } else {
-                self.engine.lifecycle.note(&format!(
+                self.engine.files.notes.warn(format!(
                     "{topic}/{queue_id}: the log ends at offset {log_end}, but its compaction files at {end}. A log \
                      cannot lose that much, so the files belong to another log; they hide new messages below {end}"
                 ));
@@ -103,18 +103,18 @@ impl Compactions {
             stop,
         })?;
         if outcome.waits {
-            self.engine.lifecycle.note(
+            self.engine.files.notes.warn(
                 "a compaction job of another process runs; new messages of compaction topics are copied to the \
                  compaction files after its end",
             );
         }
         for reason in outcome.left {
-            self.engine.lifecycle.note(&format!(
+            self.engine.files.notes.warn(format!(
                 "a queue is not copied to its compaction files, from which a broker reads: {reason}"
             ));
         }
         for queue in outcome.keyless {
-            self.engine.lifecycle.note(&format!(
+            self.engine.files.notes.warn(format!(
                 "{queue} has messages without a key, which are copied to no compaction file, as in RocketMQ: a broker \
                  does not serve them, and they are lost when their segments are removed"
             ));
@@ -140,7 +140,7 @@ impl Compactions {
 
     /// Adds the note that a round failed.
     pub(crate) fn warn_append_failed(&self, error: &StoreError) {
-        self.engine.lifecycle.note(&format!(
+        self.engine.files.notes.warn(format!(
             "cannot copy new messages of compaction topics to their compaction files ({error}); the store tries \
              again, and a broker does not serve the messages until then"
         ));

@@ -67,7 +67,7 @@ impl Compactions {
         );
         self.engine.options.hooks.tell("compacted", None, detail);
         for reason in report.skipped.iter().filter(|reason| !reason.ends_with(": unchanged")) {
-            self.engine.lifecycle.note(&format!("background compaction skipped {reason}"));
+            self.engine.files.notes.warn(format!("background compaction skipped {reason}"));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! State of a store for writing from its open to its close: its locks, and notes for the user.
+//! State of a store for writing from its open to its close: its locks, and whether it is closed.
 //!
 //! Owns RocketMQ's lock of the store, and the lock of the live page. Across a crash: the system releases them. Across
 //! threads: the store is closed once; every later call returns an error that says so.
@@ -6,26 +6,20 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mqstore_io::StoreLock;
-use mqstore_io::sync::{Mutex, RwLock};
+use mqstore_io::sync::Mutex;
 
 /// See the header of this module.
 pub(crate) struct Lifecycle {
     locks: Mutex<Vec<Box<dyn StoreLock>>>,
     closed: AtomicBool,
-    notes: RwLock<Vec<String>>,
     /// Number of damaged records that reads skipped.
     skipped: AtomicU64,
 }
 
 impl Lifecycle {
-    /// Returns the state of a store with its `locks` taken and the `notes` of its open.
-    pub(crate) fn new(locks: Vec<Box<dyn StoreLock>>, notes: Vec<String>) -> Self {
-        Self {
-            locks: Mutex::new(locks),
-            closed: AtomicBool::new(false),
-            notes: RwLock::new(notes),
-            skipped: AtomicU64::new(0),
-        }
+    /// Returns the state of a store with its `locks` taken.
+    pub(crate) fn new(locks: Vec<Box<dyn StoreLock>>) -> Self {
+        Self { locks: Mutex::new(locks), closed: AtomicBool::new(false), skipped: AtomicU64::new(0) }
     }
 
     /// Whether the close has started.
@@ -51,23 +45,9 @@ impl Lifecycle {
         }
     }
 
-    /// Returns the notes for the user, each once.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        self.notes.read().clone()
-    }
-
-    /// Adds `note` for the user, unless it exists already.
-    pub(crate) fn note(&self, note: &str) {
-        let mut notes = self.notes.write();
-        if !notes.iter().any(|known| known == note) {
-            notes.push(note.to_owned());
-        }
-    }
-
-    /// Counts a damaged record that a read skipped, and adds `note` for the user.
-    pub(crate) fn count_skipped(&self, note: &str) {
+    /// Counts a damaged record that a read skipped.
+    pub(crate) fn count_skipped(&self) {
         self.skipped.fetch_add(1, Ordering::Relaxed);
-        self.note(note);
     }
 
     /// Returns the number of damaged records that reads skipped.

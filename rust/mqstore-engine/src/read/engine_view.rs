@@ -97,12 +97,9 @@ impl View for Engine {
         if self.options.recovery == RecoveryMode::Salvage { DamagePolicy::Skip } else { DamagePolicy::Raise }
     }
 
-    fn note(&self, text: String) {
-        self.lifecycle.note(&text);
-    }
-
     fn count_skipped(&self, text: String) {
-        self.lifecycle.count_skipped(&text);
+        self.lifecycle.count_skipped();
+        self.note(text);
     }
 
     fn skipped(&self) -> u64 {
@@ -170,8 +167,7 @@ impl View for Engine {
         let complete_to = self.dispatcher.position();
         let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;
         if let Some(damage) = found.damaged {
-            let note = format!("{damage}; look-ups read the whole log until the index is rebuilt");
-            self.lifecycle.note(&note);
+            self.note(format!("{damage}; look-ups read the whole log until the index is rebuilt"));
             return Ok(None);
         }
         let min = self.log.list().min_offset();

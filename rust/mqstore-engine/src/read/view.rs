@@ -72,7 +72,9 @@ pub(crate) trait View: Send + Sync {
     }
 
     /// Adds a note for the user, once.
-    fn note(&self, text: String);
+    fn note(&self, text: String) {
+        self.files().notes.warn(text);
+    }
 
     /// Counts records that reads skipped because they are damaged, and adds a note for the user.
     fn count_skipped(&self, text: String);

@@ -39,6 +39,7 @@ use crate::retention::SegmentHolder;
 use crate::topic_retention::OlderSlot;
 use mqstore_base::error::StoreError;
 use mqstore_base::events::is_in_hook;
+use mqstore_base::notes::Notes;
 use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::recovery::{ProgressReporter, RecoveryWatcher};
@@ -135,7 +136,7 @@ impl Store {
                 Err(error @ StoreError::Corrupt { .. }) if options.recovery == RecoveryMode::ReadOnly => {
                     mode = OpenMode::Read;
                     let reader = Reader::open(&files, options)?;
-                    reader.note(format!("the store is damaged and opened for reading only: {error}"));
+                    files.notes.warn(format!("the store is damaged and opened for reading only: {error}"));
                     OpenSide::Reader(Arc::new(reader))
                 }
                 Err(error) => return Err(error),
@@ -237,24 +238,19 @@ impl Store {
 
     /// Returns notes about this store for the user, each once.
     pub fn notes(&self) -> Vec<String> {
-        match &self.inner.side {
-            OpenSide::Writer(writer, _) => writer.notes(),
-            OpenSide::Reader(reader) => reader.notes(),
-        }
+        self.user_notes().warnings(0)
+    }
+
+    /// Returns the notes about this store and about the delivery of its messages.
+    pub fn user_notes(&self) -> &Notes {
+        &self.inner.files.notes
     }
 
     /// Adds a note of an open for the user, unless it exists already, and tells the hook `on_event`. Do not hold a lock
     /// that a call of the store takes.
     pub fn add_note(&self, note: &str) {
-        if self.notes().iter().any(|known| known == note) {
-            return;
-        }
-        match &self.inner.side {
-            OpenSide::Writer(writer, _) => {
-                writer.engine.lifecycle.note(note);
-                writer.engine.options.hooks.tell("warning", None, note.to_owned());
-            }
-            OpenSide::Reader(reader) => reader.note(note.to_owned()),
+        if let (true, OpenSide::Writer(writer, _)) = (self.user_notes().warn(note), &self.inner.side) {
+            writer.engine.options.hooks.tell("warning", None, note.to_owned());
         }
     }
 

@@ -158,6 +158,9 @@ fn start_writer(
             "{count} committed offsets of groups were after the end of their queue and are set back to it"
         ));
     }
+    for note in notes {
+        files.notes.warn(note);
+    }
     let append_gate = AppendGate::new(files, options, log.segment_bytes());
     append_gate.check_disks()?;
     let engine = Arc::new(Engine {
@@ -177,7 +180,7 @@ fn start_writer(
             .starting_at((token >> 32) as u16)
             .with_utc_offset_ms(files.clock.utc_offset_ms(files.clock.now_ms())),
         signals: ServiceSignals::default(),
-        lifecycle: Lifecycle::new(vec![page_lock, lock], notes),
+        lifecycle: Lifecycle::new(vec![page_lock, lock]),
         manifests: ManifestCache::default(),
         rebuilding: Mutex::default(),
     });

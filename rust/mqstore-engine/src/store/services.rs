@@ -127,7 +127,7 @@ impl ServiceThreads {
                     Err(error) => {
                         if let Some(writer) = alarm.0.upgrade() {
                             let name = task.name();
-                            writer.engine.lifecycle.note(&format!("{name}: {error}; the store tries again"));
+                            writer.engine.files.notes.warn(format!("{name}: {error}; the store tries again"));
                         }
                         Self::AGAIN
                     }
@@ -244,7 +244,7 @@ fn meta_round(writer: &Writer, stop: &AtomicBool) {
     }
     // A failure that stopped the log ends this service; after a full disk, the service waits and retries.
     if let Err(error) = writer.engine.meta.step(writer.engine.files.clock.now_ms()) {
-        writer.engine.lifecycle.note(&format!("cannot write the metadata ({error}); the store tries again"));
+        writer.engine.files.notes.warn(format!("cannot write the metadata ({error}); the store tries again"));
         writer.engine.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     }
 }
@@ -270,11 +270,11 @@ fn expire_round(writer: &Writer, stop: &AtomicBool) {
     }
     writer.engine.signals.forget_wanted_round();
     if let Err(error) = writer.cleaner.step() {
-        writer.engine.lifecycle.note(&format!("cannot remove due files ({error}); the store tries again"));
+        writer.engine.files.notes.warn(format!("cannot remove due files ({error}); the store tries again"));
     }
     if let Err(error) = writer.topic_retentions.step() {
         let note = format!("cannot apply the retention of topics ({error}); the store tries again");
-        writer.engine.lifecycle.note(&note);
+        writer.engine.files.notes.warn(note);
     }
 }
 
@@ -301,8 +301,9 @@ fn compact_round(writer: &Writer, stop: &AtomicBool) {
     if let Err(error) = writer.compactions.compact_if_due() {
         writer
             .engine
-            .lifecycle
-            .note(&format!("cannot compact the due topics ({error}); the store tries again"));
+            .files
+            .notes
+            .warn(format!("cannot compact the due topics ({error}); the store tries again"));
     }
 }
 
@@ -317,7 +318,7 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
             // Every call reports the failure that stopped the log.
             Ok(false) | Err(StoreError::Poisoned { .. }) => return,
             Err(error) => {
-                writer.engine.lifecycle.note(&format!(
+                writer.engine.files.notes.warn(format!(
                     "cannot prepare the next part of the log ({error}); appends continue without it"
                 ));
                 writer.engine.signals.pause(LOOK, || stop.load(Ordering::Acquire));

@@ -85,12 +85,6 @@ impl Writer {
         Ok(report)
     }
 
-    /// Returns the notes for the user, each once.
-    pub(super) fn notes(&self) -> Vec<String> {
-        self.engine.queues.take_notes().iter().for_each(|note| self.engine.lifecycle.note(note));
-        self.engine.lifecycle.notes()
-    }
-
     /// Ends the services with `stop_threads`, and makes everything durable.
     pub(super) fn close(&self, stop_threads: impl FnOnce()) -> Result<(), StoreError> {
         self.engine.lifecycle.set_closed();

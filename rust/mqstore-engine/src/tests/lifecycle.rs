@@ -72,6 +72,25 @@ fn appended_messages_are_read_back_and_survive_a_close() {
 }
 
 #[test]
+fn two_opens_in_one_process_share_no_note() {
+    let (world, ..) = World::simulated();
+    let writer = world.open(OpenMode::Create, &small()).unwrap();
+    let reader = world.open(OpenMode::Read, &small()).unwrap();
+    writer.add_note("the writer's");
+    writer.user_notes().log("the writer's line".to_owned());
+    reader.add_note("the reader's");
+    assert_eq!(
+        (writer.clone().notes(), reader.notes()),
+        (vec!["the writer's".to_owned()], vec!["the reader's".to_owned()])
+    );
+    assert_eq!(reader.user_notes().take_lines(), Vec::<String>::new());
+    assert_eq!(writer.clone().user_notes().take_lines(), ["the writer's line"]);
+    writer.close().unwrap();
+    let again = world.open(OpenMode::ReadWrite, &small()).unwrap();
+    assert_eq!((again.notes(), again.user_notes().take_lines()), (Vec::new(), Vec::new()));
+}
+
+#[test]
 fn an_open_for_writing_removes_the_seals_of_an_older_version() {
     for world in [World::real(), World::simulated().0] {
         let store = world.open(OpenMode::Create, &small()).unwrap();

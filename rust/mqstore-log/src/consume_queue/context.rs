@@ -46,8 +46,6 @@ pub(super) struct QueueContext {
     dirty_queues: Mutex<Vec<Weak<dyn UnsyncedQueue>>>,
     dirty_folders: Mutex<BTreeSet<PathBuf>>,
     staged: AtomicU64,
-    /// Notes for the user.
-    pub(super) notes: Mutex<Vec<String>>,
 }
 
 impl QueueContext {
@@ -70,7 +68,6 @@ impl QueueContext {
             dirty_queues: Mutex::new(Vec::new()),
             dirty_folders: Mutex::new(BTreeSet::new()),
             staged: AtomicU64::new(0),
-            notes: Mutex::new(Vec::new()),
         }
     }
 

@@ -168,11 +168,6 @@ impl QueueSet {
         self.plain.for_each(work)
     }
 
-    /// Returns and clears the notes for the user.
-    pub fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut self.plain.home.notes.lock())
-    }
-
     /// Releases the descriptors of a set that is not used any more.
     pub fn release(&self) {
         let files = &self.plain.home.files;

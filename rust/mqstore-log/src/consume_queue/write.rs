@@ -473,7 +473,7 @@ impl ConsumeQueue {
                 }
                 Err(ErrorKind::AlreadyExists) => {
                     let note = self.home.files.set_aside(&path, "in the way of a new queue file")?;
-                    self.home.notes.lock().push(note);
+                    self.home.files.notes.warn(note);
                     renamed = rename();
                 }
                 _ => {}

@@ -20,7 +20,7 @@ use crate::convert::arguments::{count, duration, offset, queue, time, wait};
 use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
-use crate::error::{InvalidOptionError, log_notes};
+use crate::error::InvalidOptionError;
 use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, reading};
 use crate::store::NativeStore;
 use crate::store::older::PythonMessages;
@@ -42,7 +42,7 @@ impl NativeConsumer {
 
     /// Passes the notes of the group to the logger, and warns of skipped messages.
     pub(crate) fn tell_notes(&self, py: Python<'_>) -> PyResult<()> {
-        log_notes(py, self.consumer()?.take_notes())?;
+        self.shared.log_notes(py)?;
         match self.on_damage {
             DamagePolicy::Skip if !self.shared.is_closed() => self.shared.say_notes(py, 1),
             _ => Ok(()),
@@ -57,7 +57,7 @@ impl NativeConsumer {
     ) -> PyResult<T> {
         let consumer = self.consumer()?;
         let result = delivered(py, || call(consumer));
-        log_notes(py, consumer.take_notes())?;
+        self.shared.log_notes(py)?;
         result
     }
 }
@@ -186,7 +186,7 @@ impl NativeConsumer {
         };
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         let consumer = delivered(py, || core.consumer(group, &topics, options))?;
-        log_notes(py, consumer.take_notes())?;
+        shared.log_notes(py)?;
         let consumer = ForkGuarded::new(Arc::clone(&shared), consumer);
         Ok(Self { consumer, shared, _owner: store.clone().unbind(), on_damage })
     }

@@ -45,7 +45,7 @@ impl HandleRules {
         let reason = reason.as_ref().map(|reason| reason.to_string_lossy());
         let delay = self.delay(py, delay, lease.attempt())?;
         delivered(py, || lease.nack_with(delay, reason.as_deref()))?;
-        log_notes(py, lease.take_notes())
+        log_notes(py, lease.user_notes())
     }
 
     /// Sets the end of a lease.

@@ -20,7 +20,7 @@ use crate::convert::append_input::MessageParts;
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{count, duration, text};
 use crate::error::log_notes;
-use crate::runtime::{ForkGuarded, SharedStore, delivered, log_transactions};
+use crate::runtime::{ForkGuarded, SharedStore, delivered};
 use crate::store::NativeStore;
 
 /// Pause of the check thread after an error of the store.
@@ -252,7 +252,7 @@ impl NativeChecks {
     fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<PendingRow>>> {
         let transactions = self.transactions.get()?;
         let due = delivered(py, || transactions.wait_due());
-        log_notes(py, transactions.take_notes())?;
+        self.shared.log_notes(py)?;
         Ok(due?.map(|due| due.into_iter().map(|pending| row(transactions, pending)).collect()))
     }
 
@@ -314,7 +314,7 @@ pub(crate) fn pending_transactions(store: &Bound<'_, NativeStore>) -> PyResult<V
         let transactions = core.transactions()?;
         Ok(transactions.pending().into_iter().map(|pending| row(&transactions, pending)).collect())
     })?;
-    log_transactions(py, core)?;
+    log_notes(py, core.user_notes())?;
     Ok(rows)
 }
 

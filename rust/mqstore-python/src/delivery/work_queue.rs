@@ -22,7 +22,7 @@ use crate::convert::arguments::{body as body_of, count, duration, encode_with_id
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::leased_message::{HandleRules, LeasedMessage};
-use crate::error::{broker_to_py, log_notes};
+use crate::error::broker_to_py;
 use crate::runtime::{ForkGuarded, SharedStore, awaited, clock, delivered};
 use crate::store::NativeStore;
 
@@ -76,7 +76,7 @@ impl NativeWorkQueue {
 
     /// Passes the notes of the queue to the logger, and warns of skipped messages.
     pub(crate) fn tell_notes(&self, py: Python<'_>) -> PyResult<()> {
-        log_notes(py, self.queue()?.take_notes())?;
+        self.shared.log_notes(py)?;
         match self.on_damage {
             DamagePolicy::Skip if !self.shared.is_closed() => self.shared.say_notes(py, 1),
             _ => Ok(()),
@@ -206,7 +206,7 @@ impl NativeWorkQueue {
                 None => broker.work_queue(name, &broker.default_group(name)?, options),
             }
         })?;
-        log_notes(py, queue.take_notes())?;
+        shared.log_notes(py)?;
         Ok(Self {
             queue: ForkGuarded::new(Arc::clone(&shared), queue),
             shared,
@@ -510,7 +510,7 @@ impl NativeWorkQueue {
     fn join(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let queue = self.queue()?;
         let done = awaited(py, patience(None, timeout)?, |wait| Ok(queue.join_once(wait)?.then_some(())))?;
-        log_notes(py, queue.take_notes())?;
+        self.shared.log_notes(py)?;
         Ok(done.is_some())
     }
 

@@ -19,7 +19,7 @@ use crate::convert::stored_message::StoredMessage;
 use crate::delivery::consumer::{NativeConsumer, places};
 use crate::delivery::leased_message::{LeasedMessage, is_settled, reason_of};
 use crate::delivery::work_queue::{NativeWorkQueue, put_delay};
-use crate::error::{broker_to_py, log_notes};
+use crate::error::broker_to_py;
 use crate::event_loop::loop_link::{LoopLink, LoopWait, locked};
 use crate::runtime::{ForkGuarded, delivered};
 use crate::store::NativeStore;
@@ -86,7 +86,7 @@ impl LoopWorkQueue {
     fn prepare(&self, py: Python<'_>, count: usize) -> PyResult<()> {
         let queue = self.queue.get().queue()?;
         let done = delivered(py, || queue.prepare(count));
-        log_notes(py, queue.take_notes())?;
+        self.link.get().shared.log_notes(py)?;
         done
     }
 
@@ -142,7 +142,7 @@ impl LoopWorkQueue {
         let native = self.queue.get();
         let (queue, call) = (native.queue()?, call(self.link.get(), number));
         let look = delivered(py, || queue.try_join(patience, call))?;
-        log_notes(py, queue.take_notes())?;
+        self.link.get().shared.log_notes(py)?;
         answer(py, self.link.get(), look, |done| Ok(done.into_pyobject(py)?.to_owned().into_any()))
     }
 
@@ -323,7 +323,7 @@ impl LoopConsumer {
         let consumer = self.consumer.get().consumer()?;
         let offsets = offsets.map(places).transpose()?;
         let done = delivered(py, || consumer.try_commit(offsets.as_deref(), sync));
-        log_notes(py, consumer.take_notes())?;
+        self.link.get().shared.log_notes(py)?;
         done
     }
 

@@ -113,8 +113,7 @@ impl ScanStream {
         let running = py
             .detach(|| self.pass.take())
             .ok_or_else(|| PyValueError::new_err("the scan is over; start a new one"))?;
-        let batches =
-            BatchReader { running: Some(running), schema: Arc::clone(&self.layout.schema), said: 0 };
+        let batches = BatchReader { running: Some(running), schema: Arc::clone(&self.layout.schema) };
         let stream = FFI_ArrowArrayStream::new(Box::new(batches));
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
@@ -124,7 +123,6 @@ impl ScanStream {
 struct BatchReader {
     running: Option<RunningScan<BatchBuilder>>,
     schema: SchemaRef,
-    said: usize,
 }
 
 impl BatchReader {
@@ -138,12 +136,10 @@ impl BatchReader {
     }
 
     /// Emits new warnings in Python, and checks for Ctrl-C.
-    fn look(running: &RunningScan<BatchBuilder>, said: &mut usize, waited: bool) -> Result<(), ArrowError> {
-        let notes = running.shared.store().map_or(0, |store| store.notes().len());
-        if notes == *said && !waited {
+    fn look(running: &RunningScan<BatchBuilder>, waited: bool) -> Result<(), ArrowError> {
+        if !waited && !running.shared.has_new_notes() {
             return Ok(());
         }
-        *said = notes;
         Python::attach(|py| {
             let signals = running.shared.say_notes(py, 1).and_then(|()| py.check_signals());
             signals.map_err(|error| {
@@ -166,7 +162,7 @@ impl Iterator for BatchReader {
             let running = self.running.as_mut()?;
             let step = Self::step(running);
             let waited = matches!(step, Ok(ScanOutput::Later));
-            let looked = Self::look(running, &mut self.said, waited);
+            let looked = Self::look(running, waited);
             match (step, looked) {
                 (Ok(ScanOutput::Later), Ok(())) => {}
                 (Ok(ScanOutput::Batch(batch)), Ok(())) => return Some(batch.rows),

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyString};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{duration, number, time};
 use crate::error::log_notes;
-use crate::runtime::{delivered, detached, log_transactions};
+use crate::runtime::{delivered, detached};
 use crate::store::NativeStore;
 
 /// The arguments of `append` that give the time of delivery.
@@ -72,7 +72,7 @@ pub(crate) fn begin(py: Python<'_>, store: &Store) -> PyResult<()> {
         return Ok(());
     }
     delivered(py, || store.broker())?;
-    log_transactions(py, store)
+    log_notes(py, store.user_notes())
 }
 
 /// Cancels a delayed message; `Store.cancel`.
@@ -116,11 +116,8 @@ pub(crate) fn delay_counts<'py>(store: &Bound<'py, NativeStore>) -> PyResult<Bou
     let counts = if core.mode() == OpenMode::Read {
         detached(py, || DelayCounts::of_reader(core))?
     } else {
-        let (counts, notes) = delivered(py, || {
-            let broker = core.broker()?;
-            Ok((broker.delay_counts()?, broker.take_delay_notes()))
-        })?;
-        log_notes(py, notes)?;
+        let counts = delivered(py, || core.broker()?.delay_counts())?;
+        log_notes(py, core.user_notes())?;
         counts
     };
     let dict = PyDict::new(py);

@@ -25,6 +25,7 @@ pub use fault::{TieredFault, TieredFaultKind};
 pub use store::TieredStore;
 
 use crate::error::{IoContext, StoreError};
+use crate::notes::Notes;
 use source::TieredSource;
 
 /// Lists the files of the broker in `folder`, and returns the file system that shows them as a store at `root`.
@@ -32,8 +33,9 @@ pub(super) fn open(
     vfs: &Arc<dyn Vfs>,
     root: &Path,
     folder: PathBuf,
+    notes: &Arc<Notes>,
 ) -> Result<(Arc<TieredStore>, RemoteVfs), StoreError> {
-    let store = Arc::new(TieredStore::load(vfs, folder)?);
+    let store = Arc::new(TieredStore::load(vfs, folder, notes)?);
     let source = Arc::new(TieredSource(Arc::clone(&store)));
     let joined = RemoteVfs::open(root, source).at(root, "listing the tiered store")?;
     Ok((store, joined))

@@ -10,7 +10,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use mqstore_format::{
     BLANK_UNIT, CqUnit, MIN_RECORD_BYTES, TIERED_LOG_DIR, TIERED_QUEUE_DIR, TieredLog, parse_tiered_file_name,
@@ -22,6 +22,7 @@ use super::layout::{QueueFolder, TieredFile};
 use super::units::{UNIT_BYTES, UnitReader, number};
 use super::walk::{LogWalk, PlacedSlot, SlotMessage, WalkedPart, leads_to, records_in};
 use crate::error::{IoContext, StoreError};
+use crate::notes::Notes;
 use crate::store_files::foreign_files::foreign_file;
 
 /// Units that one call reads.
@@ -79,6 +80,7 @@ pub(super) struct TieredQueue {
     is_batched: bool,
     /// The offset after the last message, if all records are lost.
     lost_end: Option<i64>,
+    notes: Arc<Notes>,
 }
 
 impl TieredQueue {
@@ -87,13 +89,15 @@ impl TieredQueue {
         vfs: &dyn Vfs,
         folder: QueueFolder,
         faults: &mut Vec<TieredFault>,
+        notes: &Arc<Notes>,
     ) -> Result<Self, StoreError> {
         let QueueFolder { topic, queue_id, path } = folder;
         // RocketMQ commits the log first, so each unit of this list has its record in the next one.
         let units = files(vfs, &path.join(TIERED_QUEUE_DIR), UNIT_BYTES, faults)?;
         let log = files(vfs, &path.join(TIERED_LOG_DIR), 1, faults)?;
         let (parts, tail_bytes, is_batched, lost_end) = (Vec::new(), 0, false, None);
-        let mut queue = Self { topic, queue_id, log, units, parts, tail_bytes, is_batched, lost_end };
+        let notes = Arc::clone(notes);
+        let mut queue = Self { topic, queue_id, log, units, parts, tail_bytes, is_batched, lost_end, notes };
         queue.find_parts(vfs).at(&path, "reading a queue of a tiered store")?;
         if !queue.is_batched {
             queue.find_faults(vfs, &path, faults).at(&path, "reading a queue of a tiered store")?;
@@ -122,21 +126,6 @@ impl TieredQueue {
             format!(
                 "queue {queue_id} of topic {topic:?}: the last {tail_bytes} bytes of its log have no units; RocketMQ does \
                  not read them, and copies these messages again"
-            )
-        })
-    }
-
-    /// Returns a note for each file of the log whose units are not used.
-    pub(super) fn notes_about_units(&self) -> impl Iterator<Item = String> {
-        let walked = self.parts.iter().filter(|part| part.walked.get().is_some());
-        walked.map(|part| {
-            let Range { start, end } = part.offsets;
-            format!(
-                "queue {} of topic {:?}: some units or records of offsets {start} to {end} (exclusive) are damaged; the \
-                 messages are found by a walk of {}",
-                self.queue_id,
-                self.topic,
-                part.path.display()
             )
         })
     }
@@ -415,6 +404,13 @@ impl TieredQueue {
         let mut reader = UnitReader::new(vfs, &self.units);
         let Range { start, end } = part.offsets;
         let walked = WalkedPart::place(&slots, start, Some(end), |offset| reader.unit(offset))?;
+        self.notes.warn(format!(
+            "queue {} of topic {:?}: some units or records of offsets {start} to {end} (exclusive) are damaged; the \
+             messages are found by a walk of {}",
+            self.queue_id,
+            self.topic,
+            part.path.display()
+        ));
         Ok(part.walked.get_or_init(|| walked))
     }
 

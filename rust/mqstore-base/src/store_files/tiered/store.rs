@@ -14,6 +14,7 @@ use super::layout;
 use super::queue::{LogPart, TieredQueue};
 use super::units::UNIT_BYTES;
 use crate::error::{IoContext, StoreError};
+use crate::notes::Notes;
 
 /// The joined segments have a multiple of this length.
 const ALIGNMENT: u64 = 64 << 10;
@@ -79,11 +80,15 @@ impl TieredStore {
     }
 
     /// Lists the files of the broker in `folder`.
-    pub(super) fn load(shared: &Arc<dyn Vfs>, folder: PathBuf) -> Result<Self, StoreError> {
+    pub(super) fn load(
+        shared: &Arc<dyn Vfs>,
+        folder: PathBuf,
+        user_notes: &Arc<Notes>,
+    ) -> Result<Self, StoreError> {
         let vfs = &**shared;
         let (mut queues, mut faults, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for found in layout::queues(vfs, &folder)? {
-            let queue = TieredQueue::load(vfs, found, &mut faults)?;
+            let queue = TieredQueue::load(vfs, found, &mut faults, user_notes)?;
             notes.extend(queue.note());
             if queue.bounds().is_some() {
                 queues.push(queue);
@@ -192,11 +197,6 @@ impl TieredStore {
     /// Returns the notes for the user.
     pub fn notes(&self) -> &[String] {
         &self.notes
-    }
-
-    /// Returns notes about damage that reads have met since the open, and that hides no message.
-    pub fn notes_of_reads(&self) -> impl Iterator<Item = String> {
-        self.queues.iter().flat_map(TieredQueue::notes_about_units)
     }
 
     /// Returns the file and the offset in it that a place in a joined file stands for; `path` is below the root. The

@@ -53,8 +53,7 @@ impl DelayEngine {
                     self.accounts.add_dropped(1);
                 }
                 DeliveryOutcome::Refused(reason) => {
-                    self.accounts
-                        .note(format!("cannot deliver a delayed message yet: {reason}; mqstore retries"));
+                    self.note(format!("cannot deliver a delayed message yet: {reason}; mqstore retries"));
                     self.due.retry(*offset, now_ms, now_ms.saturating_add(AGAIN_MS));
                 }
             }
@@ -116,8 +115,7 @@ impl DelayEngine {
 
     /// Drops a message because its topic was deleted. The caller saves the position of a level.
     fn drop_message(&mut self, record: &OutgoingRecord<'_>, topic: &str) -> DeliveryOutcome {
-        self.accounts
-            .note(format!("delayed messages of topic {topic} are dropped, because the topic was deleted"));
+        self.note(format!("delayed messages of topic {topic} are dropped, because the topic was deleted"));
         match record.cancel_properties().map(|properties| self.append_cancel(&properties)) {
             Some(Err(error)) => DeliveryOutcome::Refused(error.to_string()),
             Some(Ok(())) | None => DeliveryOutcome::Gone,
@@ -164,7 +162,7 @@ impl DelayEngine {
                             DeliveryOutcome::Done => self.accounts.add_delivered(1),
                             DeliveryOutcome::Gone => self.accounts.add_dropped(1),
                             DeliveryOutcome::Refused(reason) => {
-                                self.accounts.note(format!(
+                                self.note(format!(
                                     "cannot deliver a delay level yet: {reason}; mqstore retries"
                                 ));
                                 return Ok(done);

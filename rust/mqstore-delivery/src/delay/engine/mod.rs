@@ -301,7 +301,7 @@ impl DelayEngine {
         if let Err(error) = &outcome
             && self.journal.has_failed()
         {
-            self.accounts.note(format!(
+            self.note(format!(
                 "cannot save the state of delayed messages ({error}); the next open recovers it from the log"
             ));
         }
@@ -382,8 +382,8 @@ impl DelayEngine {
         Ok(self.accounts.counts(self.count_level_pending()?, next_due_ms))
     }
 
-    pub(super) fn take_notes(&mut self) -> Vec<String> {
-        self.accounts.take_notes()
+    fn note(&self, note: String) {
+        self.store.user_notes().log(note);
     }
 
     /// Returns the number of records of the timer queue in memory.

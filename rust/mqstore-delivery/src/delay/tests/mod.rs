@@ -260,7 +260,7 @@ fn a_topic_that_refuses_holds_up_its_own_messages_only() {
     store.change_topic("shut", change(4)).unwrap();
     pass(&world, &store, 3_000, 500);
     assert_eq!(bodies(&read(&store, "t")), ["2"]);
-    assert!(broker.take_delay_notes()[0].contains("takes no messages"));
+    assert!(store.user_notes().take_lines()[0].contains("takes no messages"));
     store.change_topic("shut", change(6)).unwrap();
     pass(&world, &store, 2_000, 500);
     assert_eq!(bodies(&read(&store, "shut")), ["1"]);

@@ -81,12 +81,12 @@ fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
         for _ in 0..2 {
             assert!(matches!(next(), Err(BrokerError::Store(StoreError::Corrupt { .. }))));
         }
-        let notes = consumer.take_notes();
+        let notes = store.user_notes().take_lines();
         let named = format!("cannot read queue jobs/{bad}; other queues continue");
         assert_eq!(notes.iter().filter(|note| note.contains(&named)).count(), 1, "{notes:?}");
         put(&store, "jobs", 1 - bad, "late", "T");
         assert_eq!(bodies(&next().unwrap()), ["late"]);
-        assert_eq!(consumer.take_notes(), [""; 0]);
+        assert_eq!(store.user_notes().take_lines(), [""; 0]);
         // A consumer that seeks past the message gets no more errors.
         consumer.seek("jobs", bad, 1).unwrap();
         assert!(next().unwrap().is_empty());

@@ -101,7 +101,7 @@ fn a_group_begins_and_continues_before_the_log() {
         second.reset(StartOffset::Time(time_ms), false).unwrap();
         let at = second.committed("t", 0).unwrap().unwrap();
         assert_eq!(records[at as usize].view().unwrap().store_timestamp, time_ms);
-        assert!(second.take_notes().iter().all(|note| !note.contains("were deleted")));
+        assert!(store.user_notes().take_lines().iter().all(|note| !note.contains("were deleted")));
     }
 }
 
@@ -129,6 +129,6 @@ fn what_nobody_has_is_lost() {
             assert!(matches!(error, BrokerError::Store(StoreError::OffsetOutOfRange { min_offset: 4, .. })));
         }
         assert_eq!(offsets(&poll(&consumer, 2)), [4, 5]);
-        assert_eq!(consumer.take_notes().len(), usize::from(!fails));
+        assert_eq!(store.user_notes().take_lines().len(), usize::from(!fails));
     }
 }

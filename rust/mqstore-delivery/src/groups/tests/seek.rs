@@ -20,14 +20,14 @@ fn offsets_go_back_only_when_asked() {
     consumer.commit_offsets(&[(queue("t", 0), 4)], false).unwrap();
     assert_eq!(committed(), Some(6), "a late commit of another thread changes nothing");
     assert!(consumer.commit_offsets(&[(queue("t", 0), 11)], false).is_err());
-    assert!(consumer.take_notes().is_empty());
+    assert!(store.user_notes().take_lines().is_empty());
     consumer.seek("t", 0, 2).unwrap();
     assert_eq!((consumer.position("t", 0).unwrap(), committed()), (2, Some(6)));
     assert_eq!(bodies(&poll(&consumer, 1)), ["2"]);
     consumer.commit(false).unwrap();
     assert_eq!(committed(), Some(3));
-    assert_eq!(consumer.take_notes().len(), 1);
-    assert!(consumer.take_notes().is_empty());
+    assert_eq!(store.user_notes().take_lines().len(), 1);
+    assert!(store.user_notes().take_lines().is_empty());
     consumer.commit_offsets(&[(queue("t", 0), 1)], false).unwrap();
     assert_eq!(committed(), Some(3));
     for bad in [-1, 11] {
@@ -118,7 +118,7 @@ fn the_retention_may_be_faster() {
         found.extend(poll(consumer, 100));
         let offsets: Vec<_> = found.iter().map(|record| record.queue_offset).filter(|at| *at >= 3).collect();
         assert_eq!(offsets, (min..max).collect::<Vec<_>>());
-        let notes = consumer.take_notes();
+        let notes = store.user_notes().take_lines();
         assert!(notes.len() == 1 && notes[0].contains("were deleted before"), "{notes:?}");
         assert!(poll(consumer, 100).is_empty());
         consumer.commit(false).unwrap();

@@ -198,7 +198,7 @@ fn a_commit_that_cannot_be_noted_is_a_commit() {
     world.clock.advance(Duration::from_secs(1));
     // The decision is in the log. A caller that got an error would decide again.
     second.commit(false).unwrap();
-    assert!(transactions.take_notes()[0].contains("cannot log decisions"));
+    assert!(store.user_notes().take_lines()[0].contains("cannot log decisions"));
     assert!(transactions.record_progress(false).is_err());
     assert_eq!(seen(&store, "a"), ["first", "second"]);
 }

@@ -62,6 +62,24 @@ fn kill(world: &SimStore, store: &Store, broker: (Broker, Transactions)) -> SimS
 }
 
 #[test]
+fn a_wait_for_checks_returns_for_notes_about_transactions_only() {
+    let world = SimStore::new();
+    let store = world.open();
+    let (_broker, transactions) = broker(&store);
+    transactions.inner.note("about a transaction".to_owned());
+    assert!(transactions.wait_due().unwrap().unwrap().is_empty());
+    // The line still waits, together with one of another part of the store. Neither ends the next wait.
+    store.user_notes().log("about a consumer".to_owned());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| transactions.wait_due());
+        std::thread::sleep(Duration::from_millis(100));
+        transactions.end_checks();
+        assert!(waiting.join().unwrap().unwrap().is_none());
+    });
+    assert_eq!(store.user_notes().take_lines(), ["about a transaction", "about a consumer"]);
+}
+
+#[test]
 fn a_commit_shows_all_messages_and_a_rollback_none() {
     let world = SimStore::new();
     let store = world.open();
@@ -316,7 +334,7 @@ fn groups_are_asked_as_often_as_was_said() {
     world.clock.advance(Duration::from_secs(30));
     assert!(ask(&engine, &world).is_empty());
     assert!(engine.1.pending().is_empty());
-    assert_eq!(engine.1.take_notes().len(), 1);
+    assert_eq!(store.user_notes().take_lines().len(), 1);
     assert_eq!(seen(&store, CHECK_MAX_TIME_TOPIC), ["x", "y"]);
     let moved = all(&store, CHECK_MAX_TIME_TOPIC);
     assert_eq!(moved[0].view().unwrap().sys_flag.transaction(), TransactionType::None);

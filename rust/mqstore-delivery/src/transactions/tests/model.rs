@@ -212,7 +212,7 @@ proptest! {
                         engine.1.answer(&one.id, answer).unwrap();
                         known.fate = fate;
                     }
-                    for note in engine.1.take_notes() {
+                    for note in store.user_notes().take_lines() {
                         let (_, one) = known.iter_mut().find(|(id, _)| note.contains(id.as_str())).unwrap();
                         prop_assert!(one.asked >= OPTIONS.max);
                         one.fate = Fate::Ended(TransactionOutcome::Discarded, false);

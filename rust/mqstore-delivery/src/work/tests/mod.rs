@@ -399,7 +399,7 @@ fn the_retention_may_be_faster() {
     rest.extend(queue.get_many(100, NOW).unwrap());
     let offsets: Vec<_> = rest.iter().map(|message| message.queue_offset).filter(|at| *at >= min).collect();
     assert_eq!(offsets, (min..max).collect::<Vec<_>>());
-    assert!(!queue.take_notes().is_empty());
+    assert!(!store.user_notes().take_lines().is_empty());
     leased.lease.ack(false).unwrap();
     for message in &rest {
         message.lease.ack(false).unwrap();

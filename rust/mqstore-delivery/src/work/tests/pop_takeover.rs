@@ -104,7 +104,7 @@ fn what_was_popped_comes_back_and_what_was_acknowledged_does_not() {
     assert_eq!(popped.notes.len(), 1, "{popped:?}");
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
-    assert!(queue.take_notes().iter().any(|note| note.contains("9 messages of queue jobs/0")));
+    assert!(store.user_notes().take_lines().iter().any(|note| note.contains("9 messages of queue jobs/0")));
     let counts = WorkQueueCounts { ready: 3, leased: 9, ..WorkQueueCounts::default() };
     assert_eq!(queue.counts().unwrap(), counts);
     // A broker that uses the store later must start with the first of them.
@@ -144,7 +144,7 @@ fn it_is_taken_over_once() {
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
     assert_eq!(offsets(&queue), []);
-    assert_eq!(queue.take_notes(), [] as [String; 0]);
+    assert_eq!(store.user_notes().take_lines(), [] as [String; 0]);
     // A broker uses the directory again: it delivers the old checkpoint late, pops more, and stops.
     drop(queue);
     remember(&store, None, "ck", &checkpoint(3, HOUR_MS, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
@@ -209,8 +209,9 @@ fn retry_topics_count_on() {
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
     assert!(
-        queue
-            .take_notes()
+        store
+            .user_notes()
+            .take_lines()
             .iter()
             .any(|note| note.contains("1 messages wait in its retry topic %RETRY%workers,"))
     );
@@ -224,8 +225,9 @@ fn retry_topics_count_on() {
     let mut cursor = store.read("%DLQ%workers", 0, None, None, None).unwrap();
     let dead = cursor.next_batch(9).unwrap();
     assert_eq!(dead[0].view().unwrap().reconsume_times, 16);
+    store.user_notes().take_lines();
     let consumer = broker.consumer("others", &["jobs", "%RETRY%others"], ConsumerOptions::default()).unwrap();
-    assert_eq!(consumer.take_notes(), [] as [String; 0]);
+    assert_eq!(store.user_notes().take_lines(), [] as [String; 0]);
     let both = consumer.poll(9, NOW).unwrap();
     assert_eq!(both[0].view().unwrap().reconsume_times, 3);
 }

@@ -2,7 +2,7 @@
 //!
 //! It takes no lock and changes no byte. While a writer of ours runs, it stops at the log offset that the writer
 //! publishes; otherwise at the end of the last valid record. It uses the queue files that it knows to be complete.
-//! Units that are missing or damaged are derived from the log in memory, and [`Reader::notes`] reports that once.
+//! Units that are missing or damaged are derived from the log in memory, and a note reports that once.
 //!
 //! It learns whether queue files are complete from the first of these that exists: the writer's live page; the durable
 //! mark together with the queue manifest; for a log of at most [`FULL_WALK_BYTES`], a walk of the log. Otherwise it
@@ -32,12 +32,13 @@ use unread_queues::Unread;
 
 use crate::engine::damage_notes::damage_notes;
 use crate::engine::topics::{batch_topics, load_listed};
+use crate::read::view::View;
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::{LiveState, LiveWatch};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::retry::retry_if_gone;
-use mqstore_base::store_files::{DelayTables, QUEUES_IN_ROCKSDB, StoreFiles, TieredStore};
+use mqstore_base::store_files::{DelayTables, QUEUES_IN_ROCKSDB, StoreFiles};
 use mqstore_base::topic_floors::TopicFloors;
 use mqstore_compaction::ManifestCache;
 use mqstore_log::commit_log::{
@@ -85,7 +86,6 @@ pub(crate) struct Reader {
     delays: DelayTables,
     live: LiveWatch,
     state: Mutex<ReaderState>,
-    notes: Mutex<Vec<String>>,
     /// Number of damaged records that reads skipped.
     skipped: AtomicU64,
     /// The manifests of the compaction files, as reads last saw them.
@@ -134,7 +134,8 @@ impl Reader {
     pub(crate) fn open(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
         retry_if_gone(&*files.clock, || {
             let reader = Self::open_once(files, options)?;
-            reader.look()?;
+            // The next attempt adds its own notes.
+            reader.look().inspect_err(|_| files.notes.clear_warnings())?;
             Ok(reader)
         })
     }
@@ -195,6 +196,9 @@ impl Reader {
             }
             error => Err(error),
         })?;
+        for note in notes {
+            files.notes.warn(note);
+        }
         let state = ReaderState {
             end: list.min_offset(),
             list: Arc::new(list),
@@ -223,7 +227,6 @@ impl Reader {
             delays,
             live: watch,
             state: Mutex::new(state),
-            notes: Mutex::new(notes),
             skipped: AtomicU64::new(0),
             manifests: ManifestCache::default(),
             unread: Mutex::new(Unread::All(live, manifest)),
@@ -244,23 +247,6 @@ impl Reader {
         }
         state.queues.release();
         self.index.release();
-    }
-
-    /// Returns the notes for the user, each once.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        self.files
-            .tiered()
-            .into_iter()
-            .flat_map(TieredStore::notes_of_reads)
-            .for_each(|note| self.note(note));
-        self.notes.lock().clone()
-    }
-
-    pub(crate) fn note(&self, text: String) {
-        let mut notes = self.notes.lock();
-        if !notes.contains(&text) {
-            notes.push(text);
-        }
     }
 
     /// Moves `state.end` to the current end of the visible log: while a writer of ours runs, to the published offset,

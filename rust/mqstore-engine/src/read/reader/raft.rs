@@ -9,6 +9,7 @@ use mqstore_io::Access;
 
 use super::last_look::LastLook;
 use super::{Reader, ReaderState};
+use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::DledgerEnd;
 use mqstore_base::store_files::RaftLog;

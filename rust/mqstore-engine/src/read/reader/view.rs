@@ -137,10 +137,6 @@ impl View for Reader {
         Ok(true)
     }
 
-    fn note(&self, text: String) {
-        Self::note(self, text);
-    }
-
     fn count_skipped(&self, text: String) {
         self.skipped.fetch_add(1, Ordering::Relaxed);
         self.note(text);

@@ -125,7 +125,7 @@ fn pipes_and_links_are_neither_opened_nor_followed() {
     // A new file that needs one of their names does not replace them; it neither follows nor opens them.
     put(&queue, 10, &units(10..16));
     assert_eq!(read_all(&queue), units(0..16));
-    let notes = set.take_notes();
+    let notes = files.notes.warnings(0);
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(notes.iter().all(|note| note.contains("in the way of a new queue file; kept as")), "{notes:?}");
     drop(set);

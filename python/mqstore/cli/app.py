@@ -47,22 +47,37 @@ app = typer.Typer(
 )
 
 
-def _verb(work: Callable[P, int | None]) -> Callable[P, None]:
-    """Returns the command of `work`, whose result is the exit status; None is 0."""
+def group_of_verbs(name: str, about: str) -> typer.Typer:
+    """Adds a group to the application, for verbs such as `mqstore topic create`."""
+    group = typer.Typer(help=about, no_args_is_help=True)
+    app.add_typer(group, name=name)
+    return group
 
-    @functools.wraps(work)
-    def command(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            status = work(*args, **kwargs) or CLEAN
-            sys.stdout.flush()
-        except BrokenPipeError:
-            abandon_stdout()
-            status = CLEAN
-        finally:
-            render.print_notes()
-        raise typer.Exit(status)
 
-    return command
+def verb(name: str | None = None, group: typer.Typer = app) -> Callable[[Callable[P, int | None]], Callable[P, None]]:
+    """Makes a function a verb of a group. The function returns the exit status; None is 0.
+
+    Args:
+        name: the name of the verb; None is the name of the function.
+        group: by default the application itself.
+    """
+
+    def register(work: Callable[P, int | None]) -> Callable[P, None]:
+        @functools.wraps(work)
+        def command(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                status = work(*args, **kwargs) or CLEAN
+                sys.stdout.flush()
+            except BrokenPipeError:
+                abandon_stdout()
+                status = CLEAN
+            finally:
+                render.print_notes()
+            raise typer.Exit(status)
+
+        return group.command(name)(command)
+
+    return register
 
 
 @app.callback(invoke_without_command=True)

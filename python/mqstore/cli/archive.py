@@ -14,7 +14,7 @@ import mqstore
 from mqstore._archive.place import ArchivePlace
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.options import (
     BrokerConf,
     ListOnly,
@@ -40,8 +40,7 @@ Topics = Annotated[
 ]
 
 
-@app.command()
-@_verb
+@verb()
 def archive(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the store.")],
     target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.")] = None,
@@ -87,8 +86,7 @@ def archive(
         render.note(f"{report.missing_bytes:,} bytes of the log were deleted before they were archived")
 
 
-@app.command("archive-files")
-@_verb
+@verb("archive-files")
 def archive_files(target: Target, topic: Topic = None, form: ReportForm = Format.TABLE) -> None:
     """Lists the files of an archive."""
     files = mqstore.Archive(target).files(topic)
@@ -97,8 +95,7 @@ def archive_files(target: Target, topic: Topic = None, form: ReportForm = Format
         render.listing(files, "topic", *titles, "path", path="file", **titles)
 
 
-@app.command("archive-verify")
-@_verb
+@verb("archive-verify")
 def archive_verify(
     target: Target,
     rebuild_manifest: Annotated[
@@ -116,8 +113,7 @@ def archive_verify(
     return CLEAN if report.ok else PROBLEMS
 
 
-@app.command("archive-restore")
-@_verb
+@verb("archive-restore")
 def archive_restore(
     target: Target,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory.")],
@@ -136,8 +132,7 @@ def archive_restore(
     render.result(report, form)
 
 
-@app.command("archive-clean")
-@_verb
+@verb("archive-clean")
 def archive_clean(
     target: Target,
     older_than: Annotated[

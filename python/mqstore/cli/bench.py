@@ -14,16 +14,16 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import mqstore
+from mqstore._reports import _Report
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.options import ReportForm
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ _MOST_SYNCS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Line(_Report):
     """One comparison; rates are per second."""
 
     what: str
@@ -44,13 +44,8 @@ class Line:
     store: float
     unit: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON form."""
-        return {"what": self.what, "limit": self.limit, "store": self.store, "unit": self.unit}
 
-
-@app.command()
-@_verb
+@verb()
 def bench(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder on the disk to measure.", show_default=False)
@@ -58,7 +53,7 @@ def bench(
     messages: Annotated[int, typer.Option(min=100, max=10_000_000, help="Messages of each measurement.")] = 100_000,
     size: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of each body.")] = 1024,
     form: ReportForm = Format.TABLE,
-) -> int:
+) -> None:
     """Compares a store with bare loops over the same disk and memory; takes some seconds, with one thread.
 
     The command creates a temporary folder in DIR, or next to DIR if DIR is a store, and removes it at the end.
@@ -68,13 +63,12 @@ def bench(
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     with tempfile.TemporaryDirectory(prefix="mqstore-bench-", dir=folder, ignore_cleanup_errors=True) as home:
         found = list(_lines(Path(home), messages, os.urandom(size)))
-    if not render.machine([line.to_dict() for line in found], form):
+    if not render.machine(found, form):
         rows = [
             (line.what, f"{line.limit:,.0f}", f"{line.store:,.0f}", line.unit, f"{line.store / line.limit:.2f}")
             for line in found
         ]
         render.table(("what", "bare loop", "store", "unit", "store / bare loop"), rows)
-    return CLEAN
 
 
 def _lines(home: Path, messages: int, body: bytes) -> Iterator[Line]:

@@ -11,15 +11,14 @@ import typer
 import mqstore
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, ReportOnly, Topics, age_of, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 from mqstore.types import Keyless
 
 
-@app.command("compact")
-@_verb
+@verb("compact")
 def compact(
     directory: Directory,
     topics: Topics = None,

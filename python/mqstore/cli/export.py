@@ -18,7 +18,7 @@ import mqstore
 from mqstore._admin.export.formats import ExportFormat, Waiting
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.filters import Keys, Sql, Tags, chosen
 from mqstore.cli.options import (
     Archive,
@@ -47,8 +47,7 @@ From = Literal["jsonl", "parquet", "arrow"]
 """Format of an import."""
 
 
-@app.command("export")
-@_verb
+@verb("export")
 def export(
     directory: Directory,
     # Not a Path, which would change a URL.
@@ -116,8 +115,7 @@ def export(
         _print(done, form)
 
 
-@app.command("copy-topic")
-@_verb
+@verb("copy-topic")
 def copy_topic(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Directory or URL of the store to read.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="Store to write; created if missing.")],
@@ -165,8 +163,7 @@ def copy_topic(
     return PROBLEMS
 
 
-@app.command("import")
-@_verb
+@verb("import")
 def import_(
     directory: Directory,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File from an export; - is standard input.")],
@@ -217,8 +214,7 @@ def import_(
     return CLEAN
 
 
-@app.command()
-@_verb
+@verb()
 def snapshot(
     directory: Directory,
     output: Annotated[str, typer.Argument(metavar="OUT", help="New folder or URL for the copy.")],

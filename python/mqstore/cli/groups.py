@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Annotated, Literal, cast
 
@@ -15,7 +16,7 @@ from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import nearest
 from mqstore._reports import _Report
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.options import (
     BodyForm,
     Directory,
@@ -32,10 +33,8 @@ from mqstore.cli.options import (
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, USAGE
 
-group_app = typer.Typer(help="Show and reset the progress of groups.", no_args_is_help=True)
-app.add_typer(group_app, name="group")
-dead_app = typer.Typer(help="List and redrive dead letters.", no_args_is_help=True)
-app.add_typer(dead_app, name="dead-letter")
+group_app = group_of_verbs("group", "Show and reset the progress of groups.")
+dead_app = group_of_verbs("dead-letter", "List and redrive dead letters.")
 
 # Prefix of the dead-letter topic of a group, and the properties with the topic that a dead letter comes from.
 _DEAD_LETTERS = "%DLQ%"
@@ -83,8 +82,7 @@ class Redriven(_Report):
     dry_run: bool
 
 
-@group_app.command("lag")
-@_verb
+@verb("lag", group_app)
 def lag(directory: Directory, group: AnyGroup = None, form: ReportForm = Format.TABLE) -> None:
     """Shows how many messages each group has not read, by topic and queue."""
     found = [
@@ -109,8 +107,7 @@ def _end(queue: mqstore.GroupOffset) -> int | None:
     return None if queue.lag is None else queue.offset + queue.lag
 
 
-@group_app.command("reset")
-@_verb
+@verb("reset", group_app)
 def reset(
     directory: Directory,
     group: Group,
@@ -133,15 +130,12 @@ def reset(
     # The offsets of the plan are those of the log, because work queues read no archive.
     with mqstore.open(directory, archive=False) as store:
         plan = _resets(store, group, topic, to, when)
-    if form is Format.TABLE or dry_run:
-        _print_resets(plan, form)
-    if dry_run:
-        render.note_dry_run()
-        return CLEAN
     question = f"Move the group {group} in these {len(plan)} queues?"
     otherwise = f"{len(plan)} queues would be moved; pass --yes to do it, or --dry-run to list them"
-    if not render.confirmed(question, otherwise, yes=yes):
-        return USAGE
+    show = partial(_print_resets, plan, form)
+    status = render.confirm_plan(show, form, question, otherwise, changes=True, dry_run=dry_run, yes=yes)
+    if status is not None:
+        return status
     # The plan shows which offsets go back, so no further note is needed.
     logging.getLogger("mqstore").setLevel(logging.ERROR)
     with mqstore.open(directory, "rw", lock_timeout=wait, archive=False) as store:
@@ -190,8 +184,7 @@ def _known(directory: Directory, group: str) -> None:
     raise typer.BadParameter(f"{directory} has no group {group!r}; {advice}")
 
 
-@dead_app.command("list")
-@_verb
+@verb("list", dead_app)
 def dead_letters(
     directory: Directory,
     group: AnyGroup = None,
@@ -211,8 +204,7 @@ def dead_letters(
         render.messages(store, islice(found, limit), message_form(form), body)
 
 
-@dead_app.command("redrive")
-@_verb
+@verb("redrive", dead_app)
 def redrive(
     directory: Directory,
     group: Group,

@@ -24,14 +24,13 @@ from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import unknown_topic
 from mqstore._reports import _Report
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.groups import GroupLag, print_lag
 from mqstore.cli.options import BodyForm, Limit, MessageForm, ReportForm, Topic, message_form
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 
-logic_app = typer.Typer(help="Read static topics by logic offset.", no_args_is_help=True)
-app.add_typer(logic_app, name="logic-queue")
+logic_app = group_of_verbs("logic-queue", "Read static topics by logic offset.")
 
 Brokers = Annotated[
     list[str],
@@ -79,8 +78,7 @@ class LogicExport(_Report):
     bytes: int
 
 
-@logic_app.command("list")
-@_verb
+@verb("list", logic_app)
 def logic_list(brokers: Brokers, topic: Topic = None, form: ReportForm = Format.TABLE) -> int:
     """Lists logic queues with their parts; exit status 1 if a chain has a fault."""
     with _opened(brokers) as logic:
@@ -92,8 +90,7 @@ def logic_list(brokers: Brokers, topic: Topic = None, form: ReportForm = Format.
     return PROBLEMS if found.problems else CLEAN
 
 
-@logic_app.command("cat")
-@_verb
+@verb("cat", logic_app)
 def logic_cat(
     brokers: Brokers,
     topic: Topic = None,
@@ -118,8 +115,7 @@ def logic_cat(
         _print_messages(islice(found, limit), message_form(form), body)
 
 
-@logic_app.command("lag")
-@_verb
+@verb("lag", logic_app)
 def logic_lag(
     brokers: Brokers,
     group: Annotated[str | None, typer.Option("--group", help="Only this group.")] = None,
@@ -143,8 +139,7 @@ def logic_lag(
     print_lag(found, form)
 
 
-@logic_app.command("export")
-@_verb
+@verb("export", logic_app)
 def logic_export(
     brokers: Brokers,
     out: Annotated[Path, typer.Option("--output", metavar="FILE", help="File to write.")],

@@ -12,7 +12,7 @@ import mqstore
 from mqstore._admin.tables import human
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.options import BrokerConf, Directory, LockTimeout, ReportForm, ReportOnly, Yes, lock_wait, options_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
@@ -23,8 +23,7 @@ _SHOWN_PROBLEMS = 100
 _SHOWN_OF_A_CAUSE = 3
 
 
-@app.command()
-@_verb
+@verb()
 def verify(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     """Checks every file of each store; exit status 1 if there are problems."""
     stores = Stores(directories, form)
@@ -40,8 +39,7 @@ def verify(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     return stores.each(check)
 
 
-@app.command()
-@_verb
+@verb()
 def rebuild(
     directory: Directory,
     dry_run: ReportOnly = False,
@@ -62,8 +60,7 @@ def rebuild(
     return PROBLEMS if report.skipped else CLEAN
 
 
-@app.command()
-@_verb
+@verb()
 def repair(
     directory: Directory,
     # Not a Path, which would change a URL.

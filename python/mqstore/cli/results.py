@@ -12,7 +12,7 @@ import typer
 import mqstore
 from mqstore._admin.tables import size
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.options import ListOnly, ReportForm, Yes, age_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
@@ -21,8 +21,7 @@ from mqstore.cli.status import CLEAN
 Url = Annotated[str, typer.Argument(metavar="URL", help="URL of the result.")]
 
 
-@app.command()
-@_verb
+@verb()
 def fetch(
     url: Url,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory.")],
@@ -34,8 +33,7 @@ def fetch(
     render.result(report, form)
 
 
-@app.command()
-@_verb
+@verb()
 def clean(
     url: Url,
     older_than: Annotated[

@@ -13,7 +13,7 @@ import typer
 from mqstore._remote.glob import is_pattern
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, ReportOnly, Topics, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, FAILED, PROBLEMS
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from mqstore import spark as jobs
     from mqstore.types import OnError
 
-spark_app = typer.Typer(help="Process stores on Spark.", no_args_is_help=True)
-app.add_typer(spark_app, name="spark")
+spark_app = group_of_verbs("spark", "Process stores on Spark.")
 
 Master = Annotated[str, typer.Option("--master", help="Spark master: local[4], spark://host:7077, yarn.")]
 
@@ -45,8 +44,7 @@ def _session(master: str) -> Iterator[Any]:
         session.stop()
 
 
-@spark_app.command()
-@_verb
+@verb(group=spark_app)
 def verify(
     directories: Directories,
     master: Master = "local[*]",
@@ -73,8 +71,7 @@ def verify(
     return _status(found, PROBLEMS if any(not each.ok for each in found.values()) else CLEAN)
 
 
-@spark_app.command()
-@_verb
+@verb(group=spark_app)
 def rebuild(
     directories: Directories,
     master: Master = "local[*]",
@@ -102,8 +99,7 @@ def rebuild(
     return _status(found, PROBLEMS if any(each.skipped for each in found.values()) else CLEAN)
 
 
-@spark_app.command()
-@_verb
+@verb(group=spark_app)
 def compact(
     directories: Directories,
     topics: Topics = None,
@@ -150,8 +146,7 @@ def compact(
     return _status(found, PROBLEMS if any(each.skipped for each in found.values()) else CLEAN)
 
 
-@spark_app.command()
-@_verb
+@verb(group=spark_app)
 def export(
     directory: Directory,
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to create, or a URL.")],

@@ -14,7 +14,7 @@ import typer
 import mqstore
 from mqstore._reports import _Report
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.info.tables import print_topic, topic_object
 from mqstore.cli.options import (
     Compress,
@@ -33,8 +33,7 @@ from mqstore.cli.options import (
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
 
-topic_app = typer.Typer(help="Create, change and delete topics.", no_args_is_help=True)
-app.add_typer(topic_app, name="topic")
+topic_app = group_of_verbs("topic", "Create, change and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 Create = Annotated[bool, typer.Option("--create", help="Create the store if DIR does not exist.")]
@@ -70,8 +69,7 @@ def result_object(result: mqstore.AppendResult) -> dict[str, Any]:
     return {name: getattr(result, name) for name in RESULT}
 
 
-@app.command("append")
-@_verb
+@verb("append")
 def append(
     directory: Directory,
     topic: Name,
@@ -181,8 +179,7 @@ def named_values(option: str, texts: list[str] | None) -> dict[str, str]:
     return found
 
 
-@topic_app.command("create")
-@_verb
+@verb("create", topic_app)
 def create_topic(
     directory: Directory,
     topic: Name,
@@ -209,8 +206,7 @@ def create_topic(
         print_topic(topic_object(store, topic), form)
 
 
-@topic_app.command("alter")
-@_verb
+@verb("alter", topic_app)
 def alter_topic(
     directory: Directory,
     topic: Name,
@@ -243,8 +239,7 @@ def alter_topic(
         print_topic(topic_object(store, topic), form)
 
 
-@topic_app.command("delete")
-@_verb
+@verb("delete", topic_app)
 def delete_topic(
     directory: Directory,
     topic: Name,

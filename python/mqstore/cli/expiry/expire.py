@@ -13,7 +13,7 @@ import mqstore
 from mqstore._admin.tables import size
 from mqstore._store import has_topic_limits
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, Yes, age_of, lock_wait, options_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from mqstore.types import RetentionPolicy
 
 
-@app.command()
-@_verb
+@verb()
 def expire(
     directory: Directory,
     retention: Annotated[

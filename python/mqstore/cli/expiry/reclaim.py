@@ -10,7 +10,7 @@ import typer
 import mqstore
 from mqstore._admin.tables import size
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, Yes, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-@app.command()
-@_verb
+@verb()
 def reclaim(
     directory: Directory,
     erase: Annotated[
@@ -67,9 +66,8 @@ def print_reclaimed(report: mqstore.ReclaimReport, form: Format) -> None:
     titles = {"live_bytes": "live", "dead_bytes": "dead", "estimated_bytes": "estimated"}
     render.listing(report.topics, "topic", *titles, **titles)
     for segment in report.segments:
-        verb = "would free" if report.dry_run else "freed"
-        freed = segment.estimated_bytes if report.dry_run else segment.reclaimed_bytes
-        render.note(f"{segment.path}: {verb} {size(freed)}")
+        done, freed = ("would free", segment.estimated_bytes) if report.dry_run else ("freed", segment.reclaimed_bytes)
+        render.note(f"{segment.path}: {done} {size(freed)}")
     print_kept(report.kept)
 
 

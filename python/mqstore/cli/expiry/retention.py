@@ -8,13 +8,12 @@ import typer
 
 import mqstore
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait
 from mqstore.cli.render import Format
 
 
-@app.command()
-@_verb
+@verb()
 def retention(
     directory: Directory,
     topic: Annotated[

@@ -10,19 +10,17 @@ import typer
 import mqstore
 from mqstore._admin.tables import human
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.info import settings
 from mqstore.cli.info.tables import info_tables, topic_object, topic_table
 from mqstore.cli.options import Directory, ReportForm
 from mqstore.cli.render import Format
 from mqstore.cli.stores import Directories, Stores
 
-config = typer.Typer(help="Show the options of a store.", no_args_is_help=True)
-app.add_typer(config, name="config")
+config = group_of_verbs("config", "Show the options of a store.")
 
 
-@app.command()
-@_verb
+@verb()
 def info(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     """Shows layout, writer, offsets, topics and parts of each store."""
     stores = Stores(directories, form)
@@ -35,8 +33,7 @@ def info(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     return stores.each(show)
 
 
-@app.command()
-@_verb
+@verb()
 def topics(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     """Lists the topics and their queues with the range of offsets."""
     stores = Stores(directories, form)
@@ -50,8 +47,7 @@ def topics(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     return stores.each(show)
 
 
-@app.command()
-@_verb
+@verb()
 def stats(directory: Directory, form: ReportForm = Format.TABLE) -> None:
     """Shows counters and positions of a store as a reader sees them: visible, durable and dispatched offset."""
     with mqstore.open(directory) as store:
@@ -60,8 +56,7 @@ def stats(directory: Directory, form: ReportForm = Format.TABLE) -> None:
         render.facts(found)
 
 
-@config.command("show")
-@_verb
+@verb("show", config)
 def config_show(
     directory: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A store; its file lengths win.")] = None,
     conf: Annotated[Path | None, typer.Option(help="Properties file of a broker (broker.conf).")] = None,

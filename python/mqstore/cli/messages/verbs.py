@@ -14,7 +14,7 @@ import mqstore
 from mqstore import StoredMessage
 from mqstore._paths import home_of
 from mqstore.cli import render
-from mqstore.cli.app import _verb, app
+from mqstore.cli.app import verb
 from mqstore.cli.filters import Keys, Sql, Tags, chosen, selector
 from mqstore.cli.messages.follow import Tail
 from mqstore.cli.messages.selection import in_log_order, is_between, of_topic
@@ -42,8 +42,7 @@ from mqstore.cli.stores import Directories, Stores
 _LIGHT = "%LMQ%"
 
 
-@app.command()
-@_verb
+@verb()
 def cat(
     directories: Directories,
     topic: Topic = None,
@@ -91,8 +90,7 @@ def cat(
     return output.print(read)
 
 
-@app.command()
-@_verb
+@verb()
 def tail(
     directory: Directory,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
@@ -124,8 +122,7 @@ def tail(
                 break
 
 
-@app.command()
-@_verb
+@verb()
 def get(
     directory: Directory,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="Offset id or unique id.")],
@@ -144,8 +141,7 @@ def get(
     return CLEAN
 
 
-@app.command()
-@_verb
+@verb()
 def lookup(
     directories: Directories,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],

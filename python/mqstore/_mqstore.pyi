@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, Self, TypeAlias, final, overload
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, final, overload
 
 from typing_extensions import disjoint_base
 
@@ -51,6 +51,7 @@ __all__ = [
 
 __version__: Final[str]
 
+_Step = TypeVar("_Step")
 _Place: TypeAlias = str | RemoteDirectory
 _PlaceToEnd: TypeAlias = tuple[_Place, DledgerEnd]
 # Validity, offsets and data of an Arrow column.
@@ -539,9 +540,6 @@ class StoredMessage:
         """Returns the body as text."""
     def json(self) -> Any:
         """Returns the body parsed as JSON."""
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-    def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
 class AppendResult:
@@ -589,9 +587,6 @@ class AppendResult:
     @property
     def durable(self) -> bool:
         """Whether a sync already covers the record."""
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-    def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
 class AppendResults(Sequence[AppendResult]):
@@ -657,16 +652,23 @@ class TableRows:
     def absorb(self, load: TableLoad) -> int:
         """Applies a queue that was loaded completely; returns the offset after the last one read."""
 
-@final
-class ScanStream(Iterator[ScanRows]):
-    """One pass over the messages; created by `scan_open`."""
-
+# What the passes over the log have in common; it does not exist at run time.
+class _Pass(Iterator[_Step]):
     @property
     def start(self) -> int:
         """The log offset at which the scan began."""
     @property
     def limit(self) -> int:
         """The log offset at which the scan ends."""
+    def close(self) -> None:
+        """Ends the scan. Its threads have stopped when this returns."""
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> _Step: ...
+
+@final
+class ScanStream(_Pass[ScanRows]):
+    """One pass over the messages; created by `scan_open`."""
+
     @property
     def follows_entries(self) -> bool:
         """Whether the scan follows queue entries; otherwise it walks the log."""
@@ -678,10 +680,6 @@ class ScanStream(Iterator[ScanRows]):
 
         The kind is `"damaged"`, or `"deleted"` if the record was deleted before the scan read it.
         """
-    def close(self) -> None:
-        """Ends the scan. Its threads have stopped when this returns."""
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> ScanRows: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Returns the rest of the pass as a capsule of Arrow's C stream interface."""
 
@@ -697,22 +695,11 @@ class ScanRows:
         """Returns schema and data as capsules of Arrow's C data interface."""
 
 @final
-class LineStream(Iterator[tuple[bytes, int, list[tuple[str, int]], int]]):
+class LineStream(_Pass[tuple[bytes, int, list[tuple[str, int]], int]]):
     """One pass over the messages as JSON lines; created by `scan_lines`."""
 
-    @property
-    def start(self) -> int:
-        """The log offset at which the scan began."""
-    @property
-    def limit(self) -> int:
-        """The log offset at which the scan ends."""
-    def close(self) -> None:
-        """Ends the scan. Its threads have stopped when this returns."""
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> tuple[bytes, int, list[tuple[str, int]], int]: ...
-
 @final
-class CopyStream(Iterator[tuple[bytes, int, int, list[tuple[str, int]], int]]):
+class CopyStream(_Pass[tuple[bytes, int, int, list[tuple[str, int]], int]]):
     """One pass over the messages that appends them to another store; created by `scan_copy`."""
 
     def copy_archived(self, rows: ArrowStream, archive: str) -> tuple[bytes, int, int, list[tuple[str, int]]]:
@@ -724,18 +711,8 @@ class CopyStream(Iterator[tuple[bytes, int, int, list[tuple[str, int]], int]]):
     def has_deleted(self) -> bool:
         """Whether records were deleted from the log before the scan read them."""
     @property
-    def start(self) -> int:
-        """The log offset at which the scan began."""
-    @property
-    def limit(self) -> int:
-        """The log offset at which the scan ends."""
-    @property
     def refused_topics(self) -> list[str]:
         """The topics whose messages were left out, because the target cannot have a topic of this name."""
-    def close(self) -> None:
-        """Ends the scan. Its threads have stopped when this returns."""
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> tuple[bytes, int, int, list[tuple[str, int]], int]: ...
 
 @final
 class ExportRules:
@@ -760,19 +737,8 @@ class ExportRules:
         """The topics whose records the export must read; None is all."""
 
 @final
-class ExportStream(Iterator[tuple[ScanRows | None, list[tuple[str, int]], int]]):
+class ExportStream(_Pass[tuple[ScanRows | None, list[tuple[str, int]], int]]):
     """One pass over the messages of an export as Arrow columns; created by `scan_export`."""
-
-    @property
-    def start(self) -> int:
-        """The log offset at which the scan began."""
-    @property
-    def limit(self) -> int:
-        """The log offset at which the scan ends."""
-    def close(self) -> None:
-        """Ends the scan. Its threads have stopped when this returns."""
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> tuple[ScanRows | None, list[tuple[str, int]], int]: ...
 
 @final
 class Stager:

@@ -1,7 +1,7 @@
 """Stubs of the native module for filters; a part of `_mqstore.pyi`."""
 
 from collections.abc import Mapping
-from typing import Any, Self, final
+from typing import Self, final
 
 from mqstore._mqstore import StoredMessage
 from mqstore._stubs.message import Message
@@ -44,6 +44,3 @@ class SqlFilter:
         Raises:
             ValueError: a property cannot be read as the type that it is compared with; such a message does not match.
         """
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-    def __reduce__(self) -> tuple[Any, ...]: ...

@@ -392,30 +392,26 @@ def _suggest_names(kind: type[Any]) -> None:
 
 def _convert_fields(options: StoreOptions | BrokerOptions) -> None:
     for one in fields(options):
-        convert = _CONVERSIONS[str(one.type)]
-        object.__setattr__(options, one.name, convert(one.name, getattr(options, one.name)))
+        kind, value = str(one.type), getattr(options, one.name)
+        if value is None and kind.endswith(" | None"):
+            continue
+        convert = _CONVERSIONS[kind.removesuffix(" | None")]
+        object.__setattr__(options, one.name, convert(one.name, value))
 
 
 def _mismatch(name: str, wanted: str, value: object) -> InvalidOptionError:
     return InvalidOptionError(name, f"must be {wanted}, not {type(value).__name__}")
 
 
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _mismatch(name, "an int", value)
-    return value
+def _instance(kind: type, wanted: str) -> Callable[[str, object], object]:
+    """Returns the check of a field whose values have a type; a bool is no int."""
 
+    def check(name: str, value: object) -> object:
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise _mismatch(name, wanted, value)
+        return value
 
-def _switch(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _mismatch(name, "a bool", value)
-    return value
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _mismatch(name, "a str", value)
-    return value
+    return check
 
 
 def _ratio(name: str, value: object) -> float:
@@ -427,12 +423,6 @@ def _ratio(name: str, value: object) -> float:
 def _call(name: str, value: object) -> object:
     if not callable(value):
         raise _mismatch(name, "callable or None", value)
-    return value
-
-
-def _broker_options(name: str, value: object) -> BrokerOptions:
-    if not isinstance(value, BrokerOptions):
-        raise _mismatch(name, "a BrokerOptions", value)
     return value
 
 
@@ -484,33 +474,27 @@ def _milliseconds(name: str, seconds: float) -> int:
     return milliseconds
 
 
-def _or_none(convert: Callable[[str, object], object]) -> Callable[[str, object], object]:
-    return lambda name, value: None if value is None else convert(name, value)
-
-
+_text = _instance(str, "a str")
 _CONVERSIONS: dict[str, Callable[[str, object], object]] = {
-    "int": _integer,
-    "int | None": _or_none(_integer),
+    "int": _instance(int, "an int"),
     "float": _ratio,
-    "float | None": _or_none(_ratio),
-    "bool": _switch,
+    "bool": _instance(bool, "a bool"),
     "str": _text,
-    "Compression | None": _or_none(_text),
+    "Compression": _text,
     "Recovery": _text,
     "Durability": _text,
     "Visibility": _text,
     "DledgerEnd": _text,
     "RetentionPolicy": _text,
     "Duration": _duration,
-    "Duration | None": _or_none(_duration),
-    "str | Iterable[Duration] | None": _or_none(_delay_levels),
-    "StorePath | None": _or_none(_path),
+    "str | Iterable[Duration]": _delay_levels,
+    "StorePath": _path,
     "StorePath | Iterable[StorePath]": _paths,
-    "Callable[[StoreEvent], object] | None": _or_none(_call),
-    "Callable[[ExpiredFile], bool | Duration | None] | None": _or_none(_call),
-    "BrokerOptions": _broker_options,
+    "Callable[[StoreEvent], object]": _call,
+    "Callable[[ExpiredFile], bool | Duration | None]": _call,
+    "BrokerOptions": _instance(BrokerOptions, "a BrokerOptions"),
 }
-"""Check and conversion of a field, by its annotation."""
+"""Check and conversion of a field, by its annotation without `| None`."""
 
 _suggest_names(BrokerOptions)
 _suggest_names(StoreOptions)

@@ -20,6 +20,7 @@ import re
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqstore import _native
@@ -44,7 +45,7 @@ class _Kind(NamedTuple):
     """One metric."""
 
     field: str
-    """Field of `StoreStats`, `TopicQuota`, `QueueInfo` or a class of this file with the value."""
+    """Field of `StoreStats`, `TopicQuota`, `QueueInfo` or the numbers of a group with the value."""
     short_name: str
     """Name in OpenTelemetry after `mqstore.`."""
     unit: str
@@ -196,20 +197,6 @@ _DEAD = (
         "Dead letters of the group that were not redriven, including messages that become dead letters.",
     ),
 )
-
-
-class _Lag(NamedTuple):
-    lag: int
-
-
-class _Work(NamedTuple):
-    ready: int
-    leased: int
-    delayed: int
-
-
-class _Dead(NamedTuple):
-    dead: int
 
 
 # Labels of the rows of queues and groups.
@@ -448,13 +435,14 @@ def _groups_of(store: Store) -> Iterator[tuple[tuple[_Kind, ...], dict[str, str]
             # The offset of the group there is the next dead letter that a redrive takes.
             dead[group] = lag
         elif not group.startswith(SYSTEM_GROUPS):
-            yield _GROUP, {"group": _text(group), "topic": _text(topic)}, _Lag(lag)
+            yield _GROUP, {"group": _text(group), "topic": _text(topic)}, SimpleNamespace(lag=lag)
     for group, topic, ready, delayed, leased, dying in _native.work_counts(store):
         if not group.startswith(SYSTEM_GROUPS):
-            yield _WORK, {"group": _text(group), "topic": _text(topic)}, _Work(ready, leased, delayed)
+            counts = SimpleNamespace(ready=ready, leased=leased, delayed=delayed)
+            yield _WORK, {"group": _text(group), "topic": _text(topic)}, counts
             dead[group] = dead.get(group, 0) + dying
     for group, count in dead.items():
-        yield _DEAD, {"group": _text(group)}, _Dead(count)
+        yield _DEAD, {"group": _text(group)}, SimpleNamespace(dead=count)
 
 
 def _queues_or_none(store: Store, topic: str) -> list[QueueInfo]:

@@ -85,6 +85,20 @@ def target_url(dest: StorePath | None, target_options: Mapping[str, Any] | None)
     return None
 
 
+def url_of_result(url: StorePath) -> str:
+    """Returns the URL of a published result as `str`.
+
+    Raises:
+        ValueError: it is not a URL.
+    """
+    text = text_of(url)
+    if not is_url(text):
+        raise ValueError(
+            f"{text}: not a URL; give the URL of a result, for a local folder file:// and its absolute path"
+        )
+    return text
+
+
 def is_url(text: str) -> bool:
     """Returns whether a path is a URL."""
     scheme, mark, _ = text.partition("://")

@@ -26,7 +26,6 @@ from mqstore.types import StoreOptionsDict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from mqstore._archive.archive import StoreArchive
     from mqstore._archive.continued import ArchiveLink
@@ -736,9 +735,7 @@ class Store(DeliveringStore):
         self._check()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

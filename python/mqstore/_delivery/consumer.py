@@ -13,7 +13,6 @@ from mqstore._times import time_of
 
 if TYPE_CHECKING:
     from datetime import datetime
-    from types import TracebackType
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,7 @@ class Consumer(_native.NativeConsumer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

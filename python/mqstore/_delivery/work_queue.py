@@ -14,7 +14,6 @@ from mqstore._times import time_of
 
 if TYPE_CHECKING:
     from datetime import datetime
-    from types import TracebackType
 
     from mqstore._native import AppendResult, LeasedMessage
     from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
@@ -122,9 +121,7 @@ class WorkQueue(_native.NativeWorkQueue):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

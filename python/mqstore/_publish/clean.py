@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from mqstore._paths import is_url, shown_url, text_of
+from mqstore._paths import shown_url, url_of_result
 from mqstore._publish.target import target_of
 from mqstore._remote.failure import requests
 from mqstore._remote.manifest import ATTEMPT, FOLDER, NAME, decoded
@@ -49,10 +49,7 @@ def clean(
         StorePermissionError, StoreIOError: a request failed.
     """
     age_ms = duration_of("older_than", older_than) * 1000
-    text = text_of(url)
-    if not is_url(text):
-        msg = f"{text}: not a URL; give the URL of a result, for a local folder file:// and its absolute path"
-        raise ValueError(msg)
+    text = url_of_result(url)
     target = target_of(text, storage_options, "clean it")
     with requests(shown_url(text), "clean the result"):
         now_ms, rows = _listed(target, dry_run)

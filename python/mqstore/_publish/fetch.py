@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore._admin.files import disk_of, locked_folder, publish, sync_folder
-from mqstore._paths import home_of, is_url, object_path, shown_url, text_of
+from mqstore._paths import home_of, object_path, shown_url, url_of_result
 from mqstore._publish.publication import digest_of
 from mqstore._remote.failure import RequestFailure, requests
 from mqstore._remote.manifest import FOLDER, Entry, Manifest, manifest_in, missing
@@ -145,10 +145,7 @@ class _Result:
     """A published result and its transport."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
-        text = text_of(url)
-        if not is_url(text):
-            msg = f"{text}: not a URL; give the URL of a result, for a local folder file:// and its absolute path"
-            raise ValueError(msg)
+        text = url_of_result(url)
         self.shown = shown_url(text)
         self._source = object_transport_of(text, storage_options)
         with requests(self.shown, "read the result"):

@@ -29,7 +29,6 @@ from mqstore.errors import ResultExistsError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from mqstore._publish.target import Target
 
@@ -58,9 +57,7 @@ class Publication:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._has_objects and not self._is_named:
             # The error of the attempt is the interesting one.
             with suppress(RequestFailure):

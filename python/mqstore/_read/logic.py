@@ -35,7 +35,6 @@ from mqstore.errors import MQStoreError, OffsetOutOfRangeError, StoreWarning, To
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
 
     from mqstore import StoredMessage
     from mqstore._read.scan import BodyForm
@@ -115,9 +114,7 @@ class LogicQueues:
         """Returns the object."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Closes the stores."""
         self.close()
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mqstore import _extras, _native
 from mqstore._paths import is_url, text_of
+from mqstore._read.on_error import FAILURES, can_be_skipped, check_on_error, told
 from mqstore._remote.glob import expanded, is_pattern, shown
 from mqstore._remote.place import CACHE_BYTES, place_of
-from mqstore.errors import InvalidFilterError, InvalidOptionError, MQStoreError, StoreWarning
+from mqstore.errors import InvalidOptionError, StoreWarning
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping, Sequence
@@ -47,7 +48,7 @@ class RowSource:
 class Stores(RowSource):
     """The places of several stores. Only the store that is being read is open."""
 
-    __slots__ = ("_cache", "_cache_size", "_options", "_paths", "_skips", "failures", "only")
+    __slots__ = ("_cache", "_cache_size", "_on_error", "_options", "_paths", "failures", "only")
 
     adds_columns = True
 
@@ -58,7 +59,7 @@ class Stores(RowSource):
         cache: StorePath | None = None,
         cache_size: int = CACHE_BYTES,
         *,
-        skips: bool = False,
+        on_error: str = "raise",
     ) -> None:
         texts = [text_of(path) for path in paths]
         if not texts:
@@ -71,7 +72,7 @@ class Stores(RowSource):
         self._options = storage_options
         self._cache = cache
         self._cache_size = cache_size
-        self._skips = skips
+        self._on_error = on_error
         for path in [path for path in paths if is_url(text_of(path)) and not is_pattern(path)][:1]:
             # Refuses wrong options now, not at the first use.
             self._place(path)
@@ -98,7 +99,7 @@ class Stores(RowSource):
 
     def narrowed(self, place: str) -> Stores:
         """Returns the same stores; a pass reads only those at one place. Failures are noted in this object."""
-        found = Stores(self._paths, self._options, self._cache, self._cache_size, skips=self._skips)
+        found = Stores(self._paths, self._options, self._cache, self._cache_size, on_error=self._on_error)
         found.failures = self.failures
         found.only = {place} if self.only is None else self.only & {place}
         return found
@@ -121,16 +122,15 @@ class Stores(RowSource):
                         indices = pyarrow.repeat(pyarrow.scalar(numbers[name], pyarrow.int32()), rows.num_rows)
                         place = pyarrow.DictionaryArray.from_arrays(indices, values)
                         yield with_columns(rows, self.schema(rows.schema, request), {COLUMN: place})
-            except (MQStoreError, OSError) as error:
+            except FAILURES as error:
                 if name not in str(error):
                     error.add_note(f"while reading the store {name}")
-                # The same argument would fail for every store.
-                if not self._skips or isinstance(error, InvalidOptionError | InvalidFilterError):
+                if not can_be_skipped(error, self._on_error):
                     raise
                 # The frames of the traceback would keep the store open.
                 self.failures.append((name, error.with_traceback(None)))
-                text = str(error) if name in str(error) else f"{name}: {error}"
-                warnings.warn(f"the rest of a store is skipped: {text}", StoreWarning, stacklevel=4)
+                text = f"the rest of a store is skipped: {told(name, error)}"
+                warnings.warn(text, StoreWarning, stacklevel=4)
 
     def _place(self, path: StorePath) -> str | _native.RemoteDirectory:
         if is_url(text_of(path)):
@@ -144,15 +144,10 @@ def stores_of(path: Any, *options: Any, on_error: str) -> Stores | None:
     Raises:
         InvalidOptionError: `on_error` is unknown, or is "skip" for one plain place.
     """
-    if on_error not in ("raise", "skip"):
-        raise InvalidOptionError("on_error", f'{on_error!r} is not one of "raise", "skip"')
-    if isinstance(path, list | tuple):
-        return Stores(list(path), *options, skips=on_error == "skip")
-    if is_pattern(path):
-        return Stores([path], *options, skips=on_error == "skip")
-    if on_error == "skip":
-        raise InvalidOptionError("on_error", '"skip" is for a list or a pattern of stores, and this is one store')
-    return None
+    is_list = isinstance(path, list | tuple)
+    are_several = is_list or is_pattern(path)
+    check_on_error(on_error, are_several)
+    return Stores(list(path) if is_list else [path], *options, on_error=on_error) if are_several else None
 
 
 def without_columns(request: dict[str, Any], names: Collection[str]) -> dict[str, Any]:

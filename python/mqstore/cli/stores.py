@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqstore._read.on_error import FAILURES, told
 from mqstore._remote.glob import expanded, is_pattern, shown
 from mqstore._reports import json_form
 from mqstore.cli import render
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, FAILED
-from mqstore.errors import MQStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,11 +54,11 @@ class Stores:
                 worst = max(worst, work(place) or CLEAN)
             except BrokenPipeError:
                 raise
-            except (MQStoreError, OSError) as error:
+            except FAILURES as error:
                 worst = FAILED
                 # The note follows the results before it if both go to one file.
                 sys.stdout.flush()
-                render.note(str(error) if name in str(error) else f"{name}: {error}")
+                render.note(told(name, error))
             sys.stdout.flush()
             render.print_notes()
         if self._form is Format.JSON:

@@ -14,10 +14,10 @@ from mqstore._admin.nearest import nearest
 from mqstore._native import scan_schema
 from mqstore._paths import home_of, is_url
 from mqstore._read.filter import sql
+from mqstore._read.on_error import check_on_error
 from mqstore._remote.glob import is_pattern
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidFilterError, InvalidOptionError
-from mqstore.spark import _stores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +105,7 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
     paths = _paths(options)
     several = "paths" in options or is_pattern(paths[0])
     on_error = options.get("onError", "raise").lower()
-    _stores.check(on_error, several, "onError")
+    check_on_error(on_error, several, "onError")
     form = options.get("bodyFormat", "binary")
     found = {
         "paths": paths,

@@ -1,11 +1,11 @@
-"""Calls for many stores at the same time, and the rule for a store that fails."""
+"""Calls for many stores at the same time."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mqstore.errors import InvalidFilterError, InvalidOptionError, MQStoreError
+from mqstore._read.on_error import FAILURES, can_be_skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -15,28 +15,8 @@ if TYPE_CHECKING:
 OPENS = 16
 """Maximum number of stores that the driver opens at the same time."""
 
-FAILURES = (MQStoreError, OSError)
-"""Errors that can concern one store only."""
-
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-def check(on_error: str, are_several: bool, name: str = "on_error") -> None:
-    """Checks the argument `on_error`.
-
-    Raises:
-        InvalidOptionError: it is unknown, or is "skip" for one plain place.
-    """
-    if on_error not in ("raise", "skip"):
-        raise InvalidOptionError(name, f'{on_error!r} is not one of "raise", "skip"')
-    if on_error == "skip" and not are_several:
-        raise InvalidOptionError(name, '"skip" is for a list or a pattern of stores, and this is one store')
-
-
-def can_be_skipped(error: Exception, on_error: OnError) -> bool:
-    """Returns whether the others continue after the error of a store. A wrong argument would fail for every store."""
-    return on_error == "skip" and not isinstance(error, InvalidOptionError | InvalidFilterError)
 
 
 def each(call: Callable[[T], R], items: Iterable[T], on_error: OnError) -> list[R | Exception]:
@@ -67,8 +47,3 @@ def each(call: Callable[[T], R], items: Iterable[T], on_error: OnError) -> list[
 def all_of(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Like `each` with "raise"."""
     return cast("list[R]", each(call, items, "raise"))
-
-
-def told(path: str, error: Exception) -> str:
-    """Returns the text of an error, with the store if it does not name it."""
-    return str(error) if path in str(error) else f"{path}: {error}"

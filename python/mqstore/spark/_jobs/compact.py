@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overload
 
 from mqstore import _native
 from mqstore._admin.compaction import check_names, options_json, topic_list
 from mqstore._paths import is_url, shown_url, target_url, text_of
+from mqstore._read.on_error import check_on_error
 from mqstore._reports import CompactionReport
 from mqstore.errors import InvalidOptionError, MQStoreError, RemoteStoreError
 from mqstore.spark._jobs.copies import Source, staged
@@ -18,7 +20,6 @@ from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, texts_o
 from mqstore.spark._jobs.reports import Reports
 from mqstore.spark._jobs.rounds import Call, Rounds, error_of, parallelism
 from mqstore.spark._session import require
-from mqstore.spark._stores import check as check_on_error
 from mqstore.spark._stores import each
 from mqstore.types import CompactionOptions
 
@@ -211,46 +212,37 @@ def _published_before(target: str, job_id: str) -> CompactionReport | None:
     return None if found is None else CompactionReport._from_dict(json.loads(found))
 
 
+@dataclass(eq=False, repr=False)
 class _Compaction:
     """The job on the stores in some directories."""
 
-    def __init__(
-        self,
-        rounds: Rounds,
-        topics: list[str] | None,
-        request: str,
-        strategy: Strategy,
-        parts: int,
-        dry_run: bool,
-        on_error: OnError,
-    ) -> None:
-        self._rounds = rounds
-        self._topics = topics
-        self._request = request
-        self._strategy = strategy
-        self._parts = parts
-        self._dry_run = dry_run
-        self._on_error = on_error
+    rounds: Rounds
+    topics: list[str] | None
+    request: str
+    strategy: Strategy
+    parts: int
+    dry_run: bool
+    on_error: OnError
 
     def run(self, homes: list[str]) -> dict[str, CompactionReport | Exception]:
         """Compacts the stores. Returns a report or an error for each."""
         jobs: dict[str, _native.CompactionJob] = {}
 
         def begin(home: str) -> None:
-            jobs[home] = _native.CompactionJob(home, self._topics, self._request)
+            jobs[home] = _native.CompactionJob(home, self.topics, self.request)
 
         try:
-            begun = each(begin, homes, self._on_error)
+            begun = each(begin, homes, self.on_error)
             found: dict[str, CompactionReport | Exception] = {
                 home: error for home, error in zip(homes, begun, strict=True) if error is not None
             }
             planned = [home for home in homes if home not in found]
             own = [jobs[home] for home in planned]
             failed: dict[int, Exception] = {}
-            _run(self._rounds, own, self._strategy, self._parts, failed)
+            _run(self.rounds, own, self.strategy, self.parts, failed)
             found.update((planned[at], error) for at, error in failed.items())
             done = [home for home in planned if home not in found]
-            found.update(zip(done, each(lambda home: self._published(jobs[home]), done, self._on_error), strict=True))
+            found.update(zip(done, each(lambda home: self._published(jobs[home]), done, self.on_error), strict=True))
         except BaseException:
             for job in jobs.values():
                 job.abandon()
@@ -261,7 +253,7 @@ class _Compaction:
         return {home: found[home] for home in homes}
 
     def _published(self, job: _native.CompactionJob) -> CompactionReport:
-        return CompactionReport._from_dict(json.loads(job.publish(self._dry_run)))
+        return CompactionReport._from_dict(json.loads(job.publish(self.dry_run)))
 
 
 def job_details(path: StorePath, job_id: str) -> dict[str, Any] | None:

@@ -14,7 +14,6 @@ moves them to the copy. So a lost attempt that still runs cannot write into the 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
+from mqstore._admin.directories import must_be_new
 from mqstore._admin.files import locked_folder, sync_folder
 from mqstore._paths import is_url, shown_url
 from mqstore._remote.failure import requests
@@ -52,23 +52,18 @@ def staged(output: str, job_id: str | None) -> Iterator[Path]:
         StoreBusyError: another driver writes this copy under the same name of the job.
     """
     target = Path(output)
-    _must_be_new(target)
+    must_be_new(output)
     staging = target.with_name(f".{target.name}.{job_id or secrets.token_hex(8)}")
     with locked_folder(staging):
         try:
             for left in staging.iterdir():
                 shutil.rmtree(left)
             yield staging
-            _must_be_new(target)
+            must_be_new(output)
             (staging / "store").rename(target)
             sync_folder(target.parent)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-
-
-def _must_be_new(target: Path) -> None:
-    if os.path.lexists(target):
-        raise FileExistsError(f"{target}: exists already; choose a new folder as output")
 
 
 class Source:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from mqstore import _native
 from mqstore._paths import is_url, text_of
+from mqstore._read.on_error import check_on_error
 from mqstore._reports import ExportReport, RebuildReport
 from mqstore.errors import InvalidOptionError
 from mqstore.spark._jobs.folders import Stores, homes, is_one, job_folders, log_of, texts_of
@@ -16,7 +17,6 @@ from mqstore.spark._jobs.results import result
 from mqstore.spark._jobs.rounds import Call, Failed, Rounds, plain
 from mqstore.spark._session import require
 from mqstore.spark._stores import all_of
-from mqstore.spark._stores import check as check_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._paths import is_url, shown_url
+from mqstore._read.on_error import check_on_error
 from mqstore._remote.failure import RequestFailure
 from mqstore._remote.place import pinned
 from mqstore._reports import VerifyReport
@@ -17,7 +18,6 @@ from mqstore.spark._jobs.reports import Reports
 from mqstore.spark._jobs.rounds import Call, Rounds, error_of, parallelism, plain
 from mqstore.spark._session import require
 from mqstore.spark._stores import all_of
-from mqstore.spark._stores import check as check_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

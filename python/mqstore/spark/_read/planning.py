@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mqstore
 from mqstore import _native
 from mqstore._admin.nearest import nearest
+from mqstore._read.on_error import FAILURES, told
 from mqstore._remote.failure import RequestFailure
 from mqstore._remote.place import pinned
 from mqstore._store import opened
@@ -25,7 +26,7 @@ from mqstore.errors import CorruptionError, MQStoreError, OffsetOutOfRangeError,
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import _EARLIEST, _LATEST, refuse
 from mqstore.spark._read.older import files, split
-from mqstore.spark._stores import FAILURES, each, told
+from mqstore.spark._stores import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

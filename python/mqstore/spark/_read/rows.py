@@ -6,13 +6,13 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
+from mqstore._read.on_error import FAILURES, can_be_skipped, told
 from mqstore._remote.place import pinned
 from mqstore._store import opened
 from mqstore.errors import CorruptionError, MQStoreError, NotAStoreError, StoreWarning, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS, STORE
 from mqstore.spark._read import older
-from mqstore.spark._stores import FAILURES, can_be_skipped, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping

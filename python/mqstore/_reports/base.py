@@ -21,7 +21,7 @@ class _Report:
     __slots__ = ()
 
     @classmethod
-    def _from_json(cls, text: str) -> Self:
+    def _from_json(cls, text: str | bytes) -> Self:
         return cls._from_dict(json.loads(text))
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ own class, because Spark raises an error for it if filter pushdown is off.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -40,8 +41,11 @@ CAPS = SupportsTriggerAvailableNow is not object
 """Whether Spark can ask a stream for a limited batch."""
 
 
-def _enter(home: tuple[str, str]) -> None:
-    """Makes the shipped mqstore importable, and checks that its version is that of the driver."""
+def _enter(home: tuple[str, str], mark: str = "", use: str = "the first use") -> None:
+    """Makes the shipped mqstore importable, and checks that its version is that of the driver.
+
+    Errors begin with `mark`, and name the `use` of the package that fails.
+    """
     import os
     import socket
     import sys
@@ -56,29 +60,29 @@ def _enter(home: tuple[str, str]) -> None:
     try:
         import mqstore
     except ImportError as error:
-        raise RuntimeError(
-            f"mqstore cannot be imported on {here}: {error}; install it there, or call mqstore.spark.ship(spark) "
-            "before the first use"
-        ) from None
+        advice = f"install it there, or call mqstore.spark.ship(spark) before {use}"
+        raise RuntimeError(f"{mark}mqstore cannot be imported on {here}: {error}; {advice}") from None
     if mqstore.__version__ != version:
-        raise RuntimeError(f"mqstore is {mqstore.__version__} on {here} and {version} on the driver; use one version")
+        msg = f"{mark}mqstore is {mqstore.__version__} on {here} and {version} on the driver; use one version"
+        raise RuntimeError(msg)
 
 
+@dataclass(eq=False)
 class RemoteStore:
     """A store at a URL, for the tasks. Its ``repr`` shows nothing, because URL and options can contain credentials.
 
     ``listing`` has the files and their versions; None until the driver lists them.
     """
 
-    def __init__(self, url: str, options: dict[str, Any], listing: bytes | None = None) -> None:
-        self.url = url
-        self.options = options
-        self.listing = listing
+    url: str
+    options: dict[str, Any]
+    listing: bytes | None = None
 
     def __repr__(self) -> str:
         return "<store at a URL>"
 
 
+@dataclass(eq=False, repr=False)
 class Reader(DataSourceReader):
     """Reads the ranges that were fixed when it was created.
 
@@ -86,21 +90,12 @@ class Reader(DataSourceReader):
     are those of all other stores; None plans them again.
     """
 
-    def __init__(
-        self,
-        options: dict[str, Any],
-        home: tuple[str, str],
-        ranges: dict[str, Any],
-        remotes: dict[str, RemoteStore],
-        failed: list[Any],
-        parts: list[Any] | None,
-    ) -> None:
-        self.options = options
-        self.home = home
-        self.ranges = ranges
-        self.remotes = remotes
-        self.failed = failed
-        self.parts = parts
+    options: dict[str, Any]
+    home: tuple[str, str]
+    ranges: dict[str, Any]
+    remotes: dict[str, RemoteStore]
+    failed: list[Any]
+    parts: list[Any] | None
 
     def __getstate__(self) -> dict[str, Any]:
         # Each task gets its own parts only, and may not have their class.
@@ -196,37 +191,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Does nothing: no store stays open between calls."""
 
 
+@dataclass(eq=False, repr=False)
 class Staged(WriterCommitMessage):
     """The staged file of a task in the job's folder."""
 
-    def __init__(
-        self,
-        job: str,
-        partition: int,
-        file: str,
-        rows: int,
-        size: int,
-        query: str | None,
-        topics: dict[str, int],
-        refused: list[tuple[str | None, str, int, int, str]],
-    ) -> None:
-        self.job = job
-        self.topics = topics
-        self.partition = partition
-        self.file = file
-        self.rows = rows
-        self.size = size
-        self.query = query
-        self.refused = refused
+    job: str
+    partition: int
+    file: str
+    rows: int
+    size: int
+    query: str | None
+    topics: dict[str, int]
+    refused: list[tuple[str | None, str, int, int, str]]
 
 
+@dataclass(eq=False, repr=False)
 class _Staging:
     """Task side of batch and stream writes."""
 
-    def __init__(self, options: dict[str, Any], home: tuple[str, str], job: str) -> None:
-        self.options = options
-        self.home = home
-        self.job = job
+    options: dict[str, Any]
+    home: tuple[str, str]
+    job: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of a task."""

@@ -37,7 +37,7 @@ def home() -> tuple[str, str]:
     return archive_name(), __version__
 
 
-def entering() -> tuple[Callable[[tuple[str, str]], None], tuple[str, str]]:
+def entering() -> tuple[Callable[..., None], tuple[str, str]]:
     """Returns a function that makes the package importable in a task, and its argument."""
     _by_value()
     return _remote._enter, home()

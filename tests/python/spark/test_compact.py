@@ -368,7 +368,7 @@ def test_what_cannot_be_compacted_is_said(spark: Any, made: tuple[Path, Contents
 def test_an_executor_without_the_package_says_what_to_do(spark: Any, tmp_path: Path) -> None:
     from pyspark import cloudpickle
 
-    function = _tasks.tasks([("/nowhere", "compact", ())], [[0]], 0, False, _tasks.Home("1", "none"))
+    function = _tasks.tasks([("/nowhere", "compact", ())], [[0]], 0, False)
     pickled = tmp_path / "function"
     pickled.write_bytes(cloudpickle.dumps(function))
     code = (

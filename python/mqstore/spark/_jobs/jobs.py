@@ -14,7 +14,7 @@ from mqstore.errors import InvalidOptionError
 from mqstore.spark._jobs.folders import Stores, homes, is_one, job_folders, log_of, texts_of
 from mqstore.spark._jobs.reports import Reports
 from mqstore.spark._jobs.results import result
-from mqstore.spark._jobs.rounds import Call, Failed, Rounds, plain
+from mqstore.spark._jobs.rounds import Call, Failed, Rounds
 from mqstore.spark._session import require
 from mqstore.spark._stores import all_of
 
@@ -72,7 +72,7 @@ def rebuild(
 
 
 def _rebuilt(answer: bytes) -> RebuildReport | Exception:
-    return answer.error() if isinstance(answer, Failed) else RebuildReport._from_dict(plain(answer))
+    return answer.error() if isinstance(answer, Failed) else RebuildReport._from_json(answer)
 
 
 @overload
@@ -216,7 +216,7 @@ class _Exported:
         if isinstance(answer, Failed):
             self.error = self.error or answer.error()
         else:
-            self._found.append(plain(answer))
+            self._found.append(json.loads(answer))
 
     @property
     def files(self) -> list[dict[str, Any]]:

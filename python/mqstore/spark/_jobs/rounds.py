@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import heapq
-import json
 import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mqstore import _native
 from mqstore.errors import MQStoreError
 from mqstore.spark._jobs.progress import Meter
-from mqstore.spark._jobs.tasks import Home, tasks
+from mqstore.spark._jobs.tasks import tasks
 from mqstore.spark._session import run
-from mqstore.spark._ship import archive_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +26,6 @@ def parallelism(spark: SparkSession) -> int:
     """Returns the number of tasks for one piece of work."""
     context = getattr(spark, "sparkContext", None)
     return _CONNECT_PARALLELISM if context is None else context.defaultParallelism
-
-
-def plain(answer: bytes) -> Any:
-    """Returns the report in a result."""
-    return json.loads(answer)
 
 
 class Failed(bytes):
@@ -112,9 +104,8 @@ class Rounds:
             return []
         width = min(len(calls), self._max_tasks or len(calls))
         plain = [(call.job, call.name, call.arguments) for call in calls]
-        home = Home(_native.__version__, archive_name())
         shares = balanced([call.weight for call in calls], width)
-        function = tasks(plain, shares, self._number, self._meter is not None, home, self._keeps)
+        function = tasks(plain, shares, self._number, self._meter is not None, self._keeps)
         if self._meter is not None:
             self._meter.begin(self._number, width, [call.weight for call in calls], [call.job for call in calls])
         look = None if self._meter is None else self._meter.look

@@ -7,7 +7,7 @@ this module and contains its own imports.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,21 +16,11 @@ FAILED = "mqstore task failed: "
 """Mark before the reason in the text of an executor's error."""
 
 
-class Home(NamedTuple):
-    """Version and archive name, by which tasks find the package."""
-
-    version: str
-    """Version of mqstore on the driver."""
-    archive: str
-    """Name under which :func:`mqstore.spark.ship` sends it."""
-
-
 def tasks(
     calls: Sequence[tuple[str | None, str, tuple[Any, ...]]],
     shares: Sequence[Sequence[int]],
     round_number: int,
     tells: bool,
-    home: Home,
     keeps: bool = False,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """Returns the function for ``mapInArrow`` over ``spark.range(0, len(shares), 1, len(shares))``.
@@ -41,38 +31,27 @@ def tasks(
         shares: for each partition the numbers of its calls.
         round_number: round of the job.
         tells: whether attempts report their progress.
-        home: version and archive name of the package.
         keeps: whether the error of a call is its answer, so that the others continue.
     """
-    version, archive, mark = home.version, home.archive, FAILED
+    from mqstore.spark._source import entering
+
+    (enter, home), mark = entering(), FAILED
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         import os
         import pickle
         import secrets
-        import socket
-        import sys
 
         import pyarrow as pa
-        from pyspark import SparkFiles, TaskContext
+        from pyspark import TaskContext
 
-        # Spark returns the root as text only if files were sent.
-        shipped = os.path.join(SparkFiles.getRootDirectory() or "", archive)  # noqa: PTH118
-        if os.path.isdir(shipped) and shipped not in sys.path:  # noqa: PTH112
-            sys.path.insert(0, shipped)
-        here = f"{socket.gethostname()} ({sys.executable})"
-        try:
-            from mqstore import MQStoreError, _native
-        except ImportError as error:
-            advice = "install it there, or call mqstore.spark.ship(spark) before the job"
-            raise RuntimeError(f"{mark}mqstore cannot be imported on {here}: {error}; {advice}") from None
-        if _native.__version__ != version:
-            msg = f"{mark}mqstore is {_native.__version__} on {here} and {version} on the driver; use one version"
-            raise RuntimeError(msg)
+        enter(home, mark, "the job")
+        from mqstore import MQStoreError
+        from mqstore.spark._jobs import work
+
         context = TaskContext.get()
         if context is None:
             raise RuntimeError(f"{mark}it was not started in a Spark task")
-        from mqstore.spark._jobs import work
 
         numbers, answers, failed = [], [], []
         for batch in batches:

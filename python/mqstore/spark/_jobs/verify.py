@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from mqstore.errors import InvalidOptionError
 from mqstore.spark._jobs.compact import Strategy, check_tasks
 from mqstore.spark._jobs.folders import Stores, absolute, homes, job_folders, log_of
 from mqstore.spark._jobs.reports import Reports
-from mqstore.spark._jobs.rounds import Call, Rounds, error_of, parallelism, plain
+from mqstore.spark._jobs.rounds import Call, Rounds, error_of, parallelism
 from mqstore.spark._session import require
 from mqstore.spark._stores import all_of
 
@@ -215,7 +216,7 @@ def _walk(rounds: Rounds, stores: list[_Store]) -> None:
         store.answers = list(islice(answers, len(store.steps) if store.shared else 1))
         store.error = error_of(store.answers)
         if not store.shared and store.error is None:
-            store.report = plain(store.answers[0])
+            store.report = json.loads(store.answers[0])
 
 
 def _assemble(rounds: Rounds, stores: list[_Store]) -> None:
@@ -225,7 +226,7 @@ def _assemble(rounds: Rounds, stores: list[_Store]) -> None:
     for store, report in zip(shared, rounds.run(calls), strict=True):
         store.error = error_of([report])
         if store.error is None:
-            store.report = plain(report)
+            store.report = json.loads(report)
             store.confirmations = store.report.pop("confirmations")
 
 

@@ -110,6 +110,10 @@ def _percent(conf: Conf, name: str, low: int, high: int) -> float | None:
     return min(max(_whole(name, conf[name]), low), high) / 100 if name in conf else None
 
 
+def _ratio(option: str, name: str, low: int, high: int, default: float) -> Setting:
+    return Setting(option, (name,), lambda conf: _percent(conf, name, low, high), default)
+
+
 def _queue_file_entries(conf: Conf) -> int | None:
     name = _given(conf, _QUEUE_FILE_SIZE)
     # RocketMQ rounds the file up to whole units of 20 bytes.
@@ -216,19 +220,9 @@ SETTINGS = (
     ),
     _milliseconds("delete_interval", "deleteCommitLogFilesInterval"),
     _milliseconds("held_limit", "destroyMapedFileIntervalForcibly"),
-    Setting(
-        "disk_clean_ratio",
-        ("diskMaxUsedSpaceRatio",),
-        lambda conf: _percent(conf, "diskMaxUsedSpaceRatio", 10, 95),
-        0.75,
-    ),
+    _ratio("disk_clean_ratio", "diskMaxUsedSpaceRatio", 10, 95, 0.75),
     Setting("disk_force_ratio", ("diskSpaceCleanForciblyRatio", "cleanFileForciblyEnable"), _disk_force_ratio, 0.85),
-    Setting(
-        "disk_refuse_ratio",
-        ("diskSpaceWarningLevelRatio",),
-        lambda conf: _percent(conf, "diskSpaceWarningLevelRatio", 35, 90),
-        0.90,
-    ),
+    _ratio("disk_refuse_ratio", "diskSpaceWarningLevelRatio", 35, 90, 0.90),
     _milliseconds("compaction_interval", "compactionScheduleInternal"),
     Setting("compaction_memory_size", ("maxOffsetMapSize", "compactionThreadNum"), _compaction_memory),
     _switch("compaction_feed", "enableCompaction"),

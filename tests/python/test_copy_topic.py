@@ -433,18 +433,6 @@ def test_the_end_of_a_batch_is_known(tmp_path: Path) -> None:
     assert queue_gaps(mqstore.copy_topic(home, target, "orders")) == {(0, 120, low)}
 
 
-def test_a_state_of_a_former_version_is_used(tmp_path: Path) -> None:
-    home, target = tmp_path / "source", tmp_path / "target"
-    extend_source(home, 0, 40)
-    mqstore.copy_topic(home, target, "orders")
-    path = tmp_path / "target.mapping" / "state.json"
-    state = json.loads(path.read_bytes())
-    path.write_text(json.dumps({name: state[name] for name in state if name not in ("ends", "first", "gaps")}))
-    extend_source(home, 40, 260)
-    low = expire(home) // 2
-    assert queue_gaps(mqstore.copy_topic(home, target, "orders")) == {(0, 20, low), (1, 20, low)}
-
-
 def test_a_new_topic_gets_its_limits(tmp_path: Path) -> None:
     home, target = tmp_path / "source", tmp_path / "target"
     for topic in ("orders", "others", "plain"):

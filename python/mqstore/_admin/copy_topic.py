@@ -303,10 +303,7 @@ class _Copy:
             known = (state["source"], state["target"], state["topics"])
             self._position, self._limit, self._calls = state["position"], state["limit"], state["calls"]
             self._runs = state["runs"]
-            # A former version stored neither gaps nor the ends of queues.
-            ends = {queue: runs[-1][0] + runs[-1][2] for queue, runs in self._runs.items()}
-            self._ends, self._gaps = state.get("ends", ends), state.get("gaps", {})
-            self._first = state.get("first", {})
+            self._ends, self._first, self._gaps = state["ends"], state["first"], state["gaps"]
         except (KeyError, TypeError):
             raise UnsupportedFormatError(str(path), "it is not the state of a copy of topics") from None
         if known != (self.source, os.path.realpath(self._target), self._topics):
@@ -342,8 +339,7 @@ def extend(runs: Runs, old: int, new: int, messages: int = 1) -> None:
 def translated(runs: Runs, offset: int) -> int:
     """Returns the new offset of the first message at or after an old one.
 
-    An offset after a run is in a gap, or in the batch at its end, whose length a former version did not note. So it
-    counts on, up to the next run: this never passes a message that was copied.
+    An offset after a run is in a gap. It counts on, up to the next run: this never passes a message that was copied.
     """
     at = bisect_right(runs, offset, key=lambda run: run[0]) - 1
     if at < 0:

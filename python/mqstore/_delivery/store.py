@@ -267,7 +267,7 @@ class DeliveringStore(_native.NativeStore):
         """
         from mqstore._delivery.transactions import PendingTransaction
 
-        return [PendingTransaction._of(row) for row in _native.pending_transactions(self)]
+        return [PendingTransaction._from_row(row) for row in _native.pending_transactions(self)]
 
 
 # Errors for wrong arguments show the public name of the class.

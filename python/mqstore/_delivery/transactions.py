@@ -59,11 +59,6 @@ class PendingTransaction(_Report):
     half_offsets: tuple[int, ...]
     """Offsets of its messages in queue 0 of the topic `RMQ_SYS_TRANS_HALF_TOPIC`."""
 
-    @classmethod
-    def _of(cls, row: tuple[str, str, list[str], int, int, int, int | None, bool, list[int]]) -> Self:
-        id_, group, topics, messages, begun, checks, next_check, is_open, offsets = row
-        return cls(id_, group, tuple(topics), messages, begun, checks, next_check, is_open, tuple(offsets))
-
 
 class Transaction(_native.NativeTransaction):
     """Messages that appear all together or never, from `Store.transaction`. Best used in a `with` block.
@@ -131,7 +126,7 @@ class Checks:
             if due is None:
                 return
             for row in due:
-                self._ask(PendingTransaction._of(row))
+                self._ask(PendingTransaction._from_row(row))
 
     def _ask(self, pending: PendingTransaction) -> None:
         if self._native.closed:

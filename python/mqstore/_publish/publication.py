@@ -78,7 +78,8 @@ class Publication:
             others = sorted({*folders, *files} - {"", FOLDER})
             if others:
                 raise ResultExistsError(self._target.shown, f"there are other objects, such as {others[0]!r}")
-            self._probe()
+            self._has_objects = True
+            probe(self._target, self._probe_path, "publish a result")
         return None
 
     def add(self, path: str, file: Path, *, trims: bool = False) -> None:
@@ -153,10 +154,6 @@ class Publication:
             return found
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.created_ms / 1000))
         raise ResultExistsError(self._target.shown, f"a result in the format {found.format} is there since {when}")
-
-    def _probe(self) -> None:
-        self._has_objects = True
-        probe(self._target, self._probe_path, "publish a result")
 
     def _upload(self, path: str, file: Path, number: int, trims: bool) -> Entry:
         return upload(self._target, f"{self.attempt}/{number:06}-{_object_name(path)}", path, file, trims=trims)

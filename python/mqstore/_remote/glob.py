@@ -7,7 +7,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mqstore._paths import decoded, encoded, is_url, shown_url, text_of
 from mqstore._remote.failure import requests
@@ -28,13 +28,6 @@ _PARTS = {"commitlog", "consumequeue", "mqstore"}
 _SEGMENT_DIGITS = 20
 # Folders that are listed at the same time.
 _LISTS = 8
-
-
-class Lister(Protocol):
-    """A transport that lists single folders."""
-
-    def entries(self, folder: str) -> tuple[list[str], list[str]]:
-        """Returns the names of the folders and of the files in a folder; "" is the root."""
 
 
 def is_pattern(path: object) -> bool:

@@ -10,7 +10,10 @@ Numbers = tuple[bytes | None, bytes]
 
 def texts(array: Any, kind: Any) -> Text:
     """Converts a column of text or bytes to the type ``kind``."""
-    return _texts(_whole(array.cast(kind)))
+    found = _whole(array.cast(kind))
+    nulls, offsets, values = found.buffers()
+    # A column without rows can have no offsets.
+    return _bytes(nulls), _bytes(offsets) or bytes(4 * (len(found) + 1)), _bytes(values) or b""
 
 
 def numbers(array: Any, kind: Any) -> Numbers:
@@ -27,16 +30,6 @@ def _whole(array: Any) -> Any:
     if array.offset == 0:
         return array
     return array.take(pa.array(range(len(array)), pa.int64()))
-
-
-def _texts(array: Any) -> Text:
-    nulls, offsets, values = array.buffers()
-    return _bytes(nulls), _offsets(offsets, len(array)), _bytes(values) or b""
-
-
-def _offsets(buffer: Any, rows: int) -> bytes:
-    # A column without rows can have no offsets.
-    return _bytes(buffer) or bytes(4 * (rows + 1))
 
 
 def _bytes(buffer: Any) -> bytes | None:

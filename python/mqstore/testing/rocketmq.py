@@ -149,7 +149,8 @@ class _Client:
             raise IllegalStateException(f"unable to {doing} because the client is not running")
         return self._broker
 
-    def _later(self, call: Callable[[], Any]) -> Future[Any]:
+    def _later(self, doing: str, call: Callable[[], Any]) -> Future[Any]:
+        self._running(doing)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(4, thread_name_prefix="mqstore-rocketmq")
         return self._pool.submit(call)
@@ -235,8 +236,7 @@ class Producer(_Client):
 
     def send_async(self, message: Message) -> Future[Any]:
         """Like `send`; returns a future of the receipt."""
-        self._running("send")
-        return self._later(lambda: self.send(message))
+        return self._later("send", lambda: self.send(message))
 
     def recall_message(self, topic: str, recall_handle: str) -> str:
         """Recalls a delayed message that is not due and returns its id."""
@@ -244,8 +244,7 @@ class Producer(_Client):
 
     def recall_message_async(self, topic: str, recall_handle: str) -> Future[Any]:
         """Like `recall_message`; returns a future of the id."""
-        self._running("recall message")
-        return self._later(lambda: self.recall_message(topic, recall_handle))
+        return self._later("recall message", lambda: self.recall_message(topic, recall_handle))
 
     def begin_transaction(self) -> Transaction:
         """Begins a transaction for one message."""
@@ -338,8 +337,7 @@ class SimpleConsumer(_Consumer):
 
     def receive_async(self, max_message_num: int, invisible_duration: float) -> Future[Any]:
         """Like `receive`; returns a future of the messages."""
-        self._running("receive message")
-        return self._later(lambda: self.receive(max_message_num, invisible_duration))
+        return self._later("receive message", lambda: self.receive(max_message_num, invisible_duration))
 
     def ack(self, message: Message) -> None:
         """Acknowledges the message for the group."""
@@ -348,8 +346,7 @@ class SimpleConsumer(_Consumer):
 
     def ack_async(self, message: Message) -> Future[Any]:
         """Like `ack`; returns a future of None. The real client does not return it."""
-        self._running("ack message")
-        return self._later(lambda: self.ack(message))
+        return self._later("ack message", lambda: self.ack(message))
 
     def change_invisible_duration(self, message: Message, invisible_duration: float) -> None:
         """Hides the message for `invisible_duration` seconds from now."""
@@ -359,8 +356,9 @@ class SimpleConsumer(_Consumer):
 
     def change_invisible_duration_async(self, message: Message, invisible_duration: float) -> Future[Any]:
         """Like `change_invisible_duration`; returns a future of None. The real client does not return it."""
-        self._running("change invisible duration")
-        return self._later(lambda: self.change_invisible_duration(message, invisible_duration))
+        return self._later(
+            "change invisible duration", lambda: self.change_invisible_duration(message, invisible_duration)
+        )
 
 
 class PushConsumer(_Consumer):

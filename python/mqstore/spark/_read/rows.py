@@ -219,8 +219,7 @@ def _told(options: dict[str, Any], path: str, text: str) -> pa.RecordBatch:
     values = {options["corrupt"]: text}
     if options["several"]:
         values[STORE] = path
-    columns = [pa.array([values.get(field.name)], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_pylist([values], schema)
 
 
 def _empty(options: dict[str, Any]) -> pa.RecordBatch:
@@ -231,23 +230,12 @@ def _empty(options: dict[str, Any]) -> pa.RecordBatch:
     fields = {field.name: field for field in empty(names, options["body"]).schema}
     for name in (options["corrupt"], STORE):
         fields[name] = pa.field(name, pa.string())
-    schema = pa.schema([fields[name] for name in options["output"]])
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_pylist([], pa.schema([fields[name] for name in options["output"]]))
 
 
 def empty(columns: list[str], body: str) -> pa.RecordBatch:
     """Returns an empty batch of a scan."""
     import pyarrow as pa
 
-    schema = pa.schema(_Schema(_native.scan_schema({"columns": columns, "body": body})))
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-
-
-class _Schema:
-    """A schema in the form that pyarrow reads."""
-
-    def __init__(self, capsule: object) -> None:
-        self._capsule = capsule
-
-    def __arrow_c_schema__(self) -> object:
-        return self._capsule
+    schema = pa.Schema._import_from_c_capsule(_native.scan_schema({"columns": columns, "body": body}))
+    return pa.RecordBatch.from_pylist([], schema)

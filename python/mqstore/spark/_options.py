@@ -20,7 +20,7 @@ from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidFilterError, InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from mqstore._native import SqlFilter
 
@@ -157,10 +157,7 @@ def _read_mode(options: dict[str, str]) -> str:
         return mode
     if "mode" in options:
         raise refuse("onDamage", "cannot be combined with mode")
-    on_damage = options["onDamage"].lower()
-    if on_damage not in _ON_DAMAGE:
-        raise refuse("onDamage", f"{on_damage!r} is not one of {', '.join(_ON_DAMAGE)}")
-    return _ON_DAMAGE[on_damage]
+    return _ON_DAMAGE[_chosen("onDamage", options["onDamage"].lower(), _ON_DAMAGE)]
 
 
 def write_options(given: Mapping[str, str]) -> dict[str, Any]:
@@ -177,7 +174,7 @@ def write_options(given: Mapping[str, str]) -> dict[str, Any]:
         "queues": _number(options, "queues", None),
         "job_id": _job_id(options),
         "max_message_size": _number(options, "maxMessageSize", 4 << 20),
-        "compression": _compression(options),
+        "compression": _chosen("compression", options.get("compression", "none").lower(), _COMPRESSIONS),
         "compress_over": _number(options, "compressOver", 4096),
         "mode": _mode(options, _WRITE_MODES),
         "report": _absolute(options["reportPath"]) if "reportPath" in options else None,
@@ -185,17 +182,13 @@ def write_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _mode(options: dict[str, str], modes: tuple[str, ...]) -> str:
-    mode = options.get("mode", modes[0]).upper()
-    if mode not in modes:
-        raise refuse("mode", f"{mode!r} is not one of {', '.join(modes)}")
-    return mode
+    return _chosen("mode", options.get("mode", modes[0]).upper(), modes)
 
 
-def _compression(options: dict[str, str]) -> str:
-    name = options.get("compression", "none").lower()
-    if name not in _COMPRESSIONS:
-        raise refuse("compression", f"{name!r} is not one of {', '.join(_COMPRESSIONS)}")
-    return name
+def _chosen(option: str, value: str, choices: Collection[str]) -> str:
+    if value not in choices:
+        raise refuse(option, f"{value!r} is not one of {', '.join(choices)}")
+    return value
 
 
 def _job_id(options: dict[str, str]) -> str | None:

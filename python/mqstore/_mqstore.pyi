@@ -36,7 +36,7 @@ __all__ = [
     "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__", "_after_fork_in_child",
     "_restore_message", "adopt_settings", "advance_archive", "append_rows", "append_staged", "archive_checksum",
     "archive_messages", "archive_scan_rows", "archive_state", "cancel_delayed", "check_division", "check_options",
-    "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_read", "compaction_report",
+    "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_report",
     "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store", "decode_records",
     "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings",
     "floor_of_topic", "floor_offset", "group_lags", "groups", "info", "is_held", "is_reclaimed_at", "is_reserved",

@@ -51,10 +51,12 @@ def compacted(path: Path) -> Contents:
     """The messages that a reader finds in the compacted queues, without tombstones."""
     found: Contents = {}
     for queue in range(QUEUES):
-        answer = _native.compaction_read(str(path), TOPIC, queue, 0, 1 << 20)
-        rows = [] if answer is None else answer[2]
-        assert [row[0] for row in rows] == sorted({row[0] for row in rows})
-        by_key = {str(row[1]): row[2] for row in rows}
+        with mqstore.open(path) as store:
+            end = _native.compaction_end(store, TOPIC, queue) or 0
+            rows = [message for message in store.read(TOPIC, queue) if message.queue_offset < end]
+        offsets = [message.queue_offset for message in rows]
+        assert offsets == sorted(set(offsets))
+        by_key = {str(message.properties.get("KEYS")): message.body for message in rows}
         assert len(by_key) == len(rows), "a key is there twice"
         found[queue] = {key: body for key, body in by_key.items() if body}
     return found

@@ -28,9 +28,11 @@ def prices(home: Path) -> Path:
 
 
 def compacted(home: Path, queue_id: int) -> dict[str | None, bytes]:
-    found = mqstore._native.compaction_read(str(home), "prices", queue_id, 0, 1000)
-    assert found is not None
-    return {keys: body for _, keys, body, _ in found[2]}
+    with mqstore.open(home) as store:
+        end = mqstore._native.compaction_end(store, "prices", queue_id)
+        assert end is not None
+        found = [message for message in store.read("prices", queue_id) if message.queue_offset < end]
+    return {message.properties.get("KEYS"): message.body for message in found}
 
 
 def names_in(folder: Path) -> list[str]:

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mqstore::Store;
 use mqstore::compaction::{
-    CompactedQueue, CompactionOptions, DistributedJob, EncodedStep, JobControl, Strategy, WeightedStep,
-    WorkerInfo, compact, published_report, restore_compaction,
+    CompactionOptions, DistributedJob, EncodedStep, JobControl, Strategy, WeightedStep, WorkerInfo, compact,
+    published_report, restore_compaction,
 };
 use mqstore::error::StoreError;
 use mqstore::inspect::StoreFiles;
@@ -21,9 +21,6 @@ use pyo3::types::PyBytes;
 
 use crate::runtime::{SLICE, SharedStore, detached};
 use crate::store::NativeStore;
-
-/// A compacted record: queue offset, KEYS, body as stored, the whole record.
-type CompactedRecord<'py> = (i64, Option<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
 /// Topics, options, threads, bytes per second: see `compaction_run`.
 type Request = (Option<Vec<String>>, String, usize, u64);
@@ -38,7 +35,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(compaction_report, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_run, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_restore, module)?)?;
-    module.add_function(wrap_pyfunction!(compaction_read, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_end, module)?)?;
     Ok(())
 }
@@ -273,38 +269,6 @@ pub(crate) fn drive<T: Send + 'static>(
         Err(panic) => std::panic::resume_unwind(panic),
     });
     raised.map_or(report, Err)
-}
-
-/// Reads at most `limit` records of a compacted queue, from the first one at or after `from_offset`. Returns the
-/// minimum, the maximum and the records; `None` for a queue without compaction files.
-#[pyfunction]
-#[pyo3(signature = (path, topic, queue_id, from_offset, limit))]
-fn compaction_read<'py>(
-    py: Python<'py>,
-    path: PathBuf,
-    topic: &str,
-    queue_id: i32,
-    from_offset: i64,
-    limit: usize,
-) -> PyResult<Option<(i64, i64, Vec<CompactedRecord<'py>>)>> {
-    let found = detached(py, || {
-        let Some(queue) = CompactedQueue::open(&files_at(&path), topic, queue_id)? else {
-            return Ok(None);
-        };
-        let records = queue.read(from_offset).take(limit).collect::<Result<Vec<_>, _>>()?;
-        Ok(Some((queue.min_offset(), queue.max_offset(), records)))
-    })?;
-    let Some((min_offset, max_offset, records)) = found else {
-        return Ok(None);
-    };
-    let mut rows = Vec::with_capacity(records.len());
-    for record in &records {
-        let view =
-            record.view().map_err(|error| crate::error::bad_record(record.commit_log_offset, &error))?;
-        let keys = view.keys().map(str::to_owned);
-        rows.push((record.queue_offset, keys, PyBytes::new(py, view.body), PyBytes::new(py, view.bytes)));
-    }
-    Ok(Some((min_offset, max_offset, rows)))
 }
 
 /// Returns the queue offset below which reads use the compaction files; `None` if the queue was never compacted.

@@ -39,7 +39,7 @@ pub mod testing;
 mod tests;
 
 pub use archive::{ArchiveState, SealedLog, SealedSegment};
-pub use engine::topics::{TopicChange, batch_topics, load_floors, load_listed, load_table};
+pub use engine::topics::{TopicChange, batch_topics, load_floors, load_listed};
 pub use read::cursor::{LogCursor, LookupCursor, QueueCursor, RecordBatch};
 pub use read::floor_watch::FloorWatch;
 pub use read::group_offsets::{GroupOffset, GroupOffsets, GroupTable, WorkCounts};

@@ -223,17 +223,13 @@ pub(crate) struct Topics {
     deletions: RwLock<()>,
 }
 
-/// Returns the topics of the store at `files`; adds unreadable parts to `notes`.
-pub fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTable {
-    load_listed(files, notes).table
-}
-
 /// Returns the floors of deleted topics of the store at `files`; adds unreadable parts to `notes`.
 pub fn load_floors(files: &StoreFiles, notes: &mut Vec<String>) -> TopicFloors {
     TopicFloors::new(load_listed(files, notes).floors)
 }
 
-/// Like [`load_table`], with the removed topics, their floors, and the groups.
+/// Returns the topics of the store at `files`, with the removed ones, their floors, and the groups; adds unreadable parts
+/// to `notes`.
 pub fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> ListedTables {
     read_state(files, notes).map_or_else(
         |error| {

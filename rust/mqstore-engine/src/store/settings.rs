@@ -137,11 +137,6 @@ impl Settings<'_> {
         last.map_or(Ok(()), |place| meta.sync(place))
     }
 
-    /// Returns the attributes of `topic`, as in RocketMQ's topic table.
-    pub fn attributes_of(&self, topic: &str) -> Result<Vec<(String, String)>, StoreError> {
-        Ok(self.0.checked()?.attributes(topic))
-    }
-
     /// Returns the topics that have a quota, sorted by name.
     pub fn quotas(&self) -> Result<Vec<TopicQuota>, StoreError> {
         quotas(&*self.0.checked()?)

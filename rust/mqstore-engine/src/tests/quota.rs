@@ -50,8 +50,9 @@ fn a_topic_takes_as_many_as_it_may_hold_and_a_batch_whole_or_not_at_all() {
     assert_eq!(store.stats().unwrap().refused_appends, 3);
     assert_eq!((quota_of(&store, "a"), quota_of(&store, "b")), (Some((10, 10)), None));
     // Brokers see the quota as an attribute. It can be changed and removed.
-    let attributes = store.settings().attributes_of("a").unwrap();
-    assert_eq!(attributes, [("mqstore.max.messages".to_owned(), "10".to_owned())]);
+    let topics = store.settings().all().unwrap().topics;
+    let attributes = &topics.iter().find(|topic| topic.name == "a").unwrap().attributes;
+    assert!(attributes.iter().eq([(&"mqstore.max.messages".to_owned(), &"10".to_owned())]));
     let change = |most| TopicChange { max_messages: Some(most), ..TopicChange::default() };
     store.change_topic("a", change(12)).unwrap();
     many(&["a"; 2]).unwrap();

@@ -356,8 +356,9 @@ fn what_was_committed_can_be_looked_up_later() {
     assert_eq!(of(1).last().unwrap(), &&("t".to_owned(), 1, 4, begin + 5000));
     assert!(found.iter().any(|one| one.3 < begin + 5000));
     assert_eq!(history("h").len(), 1);
-    let attributes = store.settings().attributes_of(super::offset_history::HISTORY_TOPIC).unwrap();
-    assert_eq!(attributes, [("cleanup.policy".to_owned(), "COMPACTION".to_owned())]);
+    let topics = store.settings().all().unwrap().topics;
+    let topic = topics.iter().find(|topic| topic.name == super::offset_history::HISTORY_TOPIC).unwrap();
+    assert!(topic.attributes.iter().eq([(&"cleanup.policy".to_owned(), &"COMPACTION".to_owned())]));
 }
 
 #[test]

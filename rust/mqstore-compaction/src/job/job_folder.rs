@@ -146,30 +146,6 @@ impl Job {
         Ok(StartOutcome::Running(job))
     }
 
-    /// Takes over a job that another process planned and whose driver has ended.
-    pub(crate) fn attach(files: &StoreFiles, id: &str) -> Result<StartOutcome, StoreError> {
-        check_job_id(id)?;
-        let dir = job_dir(files, id);
-        let lock = take_lock(files, id)?;
-        let nonce_path = dir.join(NONCE_FILE);
-        match read_record(files, id)? {
-            Some((JobState::Published { report }, _)) => Ok(StartOutcome::Published(report)),
-            Some((_, created_ms)) => {
-                let nonce =
-                    files.vfs.read_file(&nonce_path, 4096).at(&nonce_path, "reading a job's token")?;
-                Ok(StartOutcome::Running(Self {
-                    id: id.to_owned(),
-                    nonce: String::from_utf8_lossy(&nonce).into_owned(),
-                    created_ms,
-                    dir,
-                    resumable: false,
-                    _lock: lock,
-                }))
-            }
-            None => Err(unknown_job(id)),
-        }
-    }
-
     /// Sets whether finished tasks are kept when the job is stopped: a caller that chose the id can run it again.
     #[must_use]
     pub(crate) fn set_resumable(mut self, resumable: bool) -> Self {
@@ -249,7 +225,8 @@ pub fn published_report(files: &StoreFiles, id: &str) -> Result<Option<Compactio
     })
 }
 
-fn unknown_job(id: &str) -> StoreError {
+/// The error about a job that does not run.
+pub(crate) fn unknown_job(id: &str) -> StoreError {
     StoreError::InvalidOption {
         option: "job_id",
         reason: format!(

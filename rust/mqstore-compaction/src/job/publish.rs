@@ -29,7 +29,7 @@ use serde_json::json;
 
 use super::documents::{CompactionPlan, CompactionReport, LogTail, QueueTask, TaskResult};
 use super::job_folder::{
-    Job, ReplacedFiles, StartOutcome, check_nonce, check_staging_name, recover_stale_jobs,
+    Job, ReplacedFiles, check_nonce, check_staging_name, recover_stale_jobs, unknown_job,
 };
 use super::job_record::job_dir;
 use super::options::Keyless;
@@ -75,14 +75,13 @@ impl Publication {
     }
 }
 
-/// Publishes the results of the tasks of `plan`. `job` is the one that planning returned; without it, the job is taken
-/// over from a driver that has ended.
+/// Publishes the results of the tasks of `plan`. `job` is the one that planning returned.
 ///
-/// For a job that is already published, returns its report and does nothing.
+/// For a job that is already published, and therefore not running, returns its report and does nothing.
 ///
 /// # Errors
-/// I/O errors. After an error all readers still see the old generation, or, if the last step failed, the complete new
-/// one.
+/// [`StoreError::InvalidOption`] if the job is neither running nor published, and I/O errors. After an error all readers
+/// still see the old generation, or, if the last step failed, the complete new one.
 pub fn publish(
     files: &StoreFiles,
     held: &StoreLockHeld<'_>,
@@ -94,15 +93,7 @@ pub fn publish(
     if let Some(report) = &plan.published {
         return Ok(Publication::earlier(report.clone()));
     }
-    let job = if let Some(job) = job {
-        job
-    } else {
-        recover_stale_jobs(files, &plan.job_id)?;
-        match Job::attach(files, &plan.job_id)? {
-            StartOutcome::Running(job) => job,
-            StartOutcome::Published(report) => return Ok(Publication::earlier(report)),
-        }
-    };
+    let job = job.ok_or_else(|| unknown_job(&plan.job_id))?;
     if job.id() != plan.job_id || files.root != plan.root {
         return Err(StoreError::InvalidOption {
             option: "plan",

@@ -128,14 +128,20 @@ fn a_job_that_is_running_is_not_started_twice() {
 }
 
 #[test]
-fn a_job_whose_driver_died_can_be_published_by_another() {
+fn a_job_whose_driver_died_is_run_again_by_another() {
     let store = store();
     let PlannedJob { plan, job } = planned(&store.files, "j");
     let results = attempts(&store.files, &plan);
     drop(job);
-    let report = publish(&store.files, None, &plan, &results).unwrap();
+    let refused = publish(&store.files, None, &plan, &results).unwrap_err();
+    assert!(matches!(refused, StoreError::InvalidOption { option: "job_id", .. }), "{refused}");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
+    let results = attempts(&store.files, &plan);
+    let report = publish(&store.files, job, &plan, &results).unwrap();
     assert_eq!(report.messages_after, 11);
-    assert_eq!(publish(&store.files, None, &plan, &results).unwrap(), report);
+    let PlannedJob { plan, job } = planned(&store.files, "j");
+    assert!(job.is_none());
+    assert_eq!(publish(&store.files, job, &plan, &[]).unwrap(), report);
 }
 
 #[test]
@@ -190,8 +196,10 @@ fn a_store_that_is_open_for_writing_is_locked() {
     let held = lock_store(&store.files).unwrap();
     assert!(matches!(publish(&store.files, job, &plan, &results), Err(StoreError::Locked { .. })));
     drop(held);
-    // Nothing is lost: the job can still be published.
-    assert_eq!(publish(&store.files, None, &plan, &results).unwrap().messages_after, 11);
+    // Nothing is lost: the job can be run again.
+    let PlannedJob { plan, job } = planned(&store.files, "j");
+    let results = attempts(&store.files, &plan);
+    assert_eq!(publish(&store.files, job, &plan, &results).unwrap().messages_after, 11);
 }
 
 #[test]

@@ -358,20 +358,20 @@ mod tests {
         for (number, body) in [(1, 4), (2, 4), (3, 4), (4, 20), (5, 9), (6, 2)] {
             put(&queue, &answers, number, request("a", &[&vec![b'x'; body]], number == 2));
         }
-        let mut appended = || {
+        let appended = || {
             queue.step(&store);
             mem::take(&mut *answers.lock()).iter().map(|(number, _)| *number).collect::<Vec<_>>()
         };
         assert_eq!(appended(), [1, 2]);
-        assert_eq!(appended(), []);
+        assert!(appended().is_empty());
         queue.taken(4, false);
         assert_eq!(appended(), [3], "in progress are 2 and 3");
         queue.taken(4, true);
-        assert_eq!(appended(), []);
+        assert!(appended().is_empty());
         queue.taken(4, false);
         assert_eq!(appended(), [4], "a large request is alone");
         assert!(queue.has_plain() && queue.take_back(5));
-        assert_eq!(appended(), []);
+        assert!(appended().is_empty());
         queue.taken(20, false);
         put(&queue, &answers, 7, request("a", &[b"not handed over"], true));
         put(&queue, &answers, 8, request("a", &[b"0123456789"], true));

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import pickle
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,36 @@ async def test_errors_are_those_of_a_store(home: Path) -> None:
         async with mqstore.aio.open(home) as reader:
             with pytest.raises(mqstore.StoreReadOnlyError):
                 await reader.append("orders", b"")
+
+
+def failing_messages() -> Iterator[bytes]:
+    """Raises the TypeError of a mistake of the program, with its cause."""
+    yield b""
+    raise TypeError("mistake") from ValueError("cause")
+
+
+@in_loop
+async def test_errors_of_wrong_calls_name_the_verb(home: Path) -> None:
+    async with mqstore.aio.open(home, "create", options=SMALL) as store, store.work_queue("jobs") as queue:
+        wrong: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
+            ("append", store.append, ("orders", b"")),
+            ("append_many", store.append_many, ("orders", [b""])),
+            ("append_batch", store.append_batch, ("orders", [b""])),
+            ("read", store.read, ("orders",)),
+            ("lookup", store.lookup, ("orders", "key")),
+            ("put", queue.put, (b"",)),
+            ("put_nowait", queue.put_nowait, (b"",)),
+            ("put_many", queue.put_many, ([b""],)),
+        ]
+        for name, verb, args in wrong:
+            with pytest.raises(TypeError, match=rf"^{name}\(\): got an unexpected keyword argument 'no'"):
+                await verb(*args, no=True)
+        with pytest.raises(TypeError, match=r"^put_nowait\(\): got an unexpected keyword argument 'block'"):
+            await queue.put_nowait(b"", block=True)  # type: ignore[call-arg]
+        for call in (store.append_many("orders", failing_messages()), queue.put_many(failing_messages())):
+            with pytest.raises(TypeError, match=r"^mistake$") as caught:
+                await call
+            assert isinstance(caught.value.__cause__, ValueError)
 
 
 @in_loop

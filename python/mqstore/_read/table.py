@@ -222,7 +222,7 @@ class Table(Mapping[str, "StoredMessage"]):
         compression: Compression | None = None,
         compress_over: int | None = None,
     ) -> AppendResult:
-        """Appends `value` as the newest message of `key`, as `table[key] = value` does.
+        """Appends `value` as the newest message of `key`.
 
         The message goes to the queue in which the key is, so that the changes of a key stay in order.
 
@@ -251,7 +251,7 @@ class Table(Mapping[str, "StoredMessage"]):
             return self._append(key, value, self._queue_of(key), durable, compression, compress_over)
 
     def delete(self, key: str, *, durable: bool = False) -> AppendResult:
-        """Deletes `key`, as `del table[key]` does: appends a tombstone, a message with the key and without a body.
+        """Deletes `key`: appends a tombstone, a message with the key and without a body.
 
         Args:
             key: a key of the table.

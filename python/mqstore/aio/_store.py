@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
@@ -36,7 +35,7 @@ from mqstore.aio._reads import Messages
 from mqstore.aio._scan import Scan
 from mqstore.aio._table import Table
 from mqstore.aio._transaction import Transaction
-from mqstore.aio._twins import at_length, in_thread, like, reading, worded
+from mqstore.aio._twins import at_length, bound_arguments, in_thread, like, reading
 from mqstore.aio._work_queue import WorkQueue
 from mqstore.errors import InvalidOptionError, StoreLockedError
 
@@ -235,8 +234,9 @@ class Store:
         number = bridge.number()
         try:
             done = bridge.link.append(number, *args, **kwargs)
-        except TypeError as error:
-            raise worded(error, mqstore.Store.append, args, kwargs) from None
+        except TypeError:
+            bound_arguments(mqstore.Store.append, args, kwargs)
+            raise
         if done is False:
             return await bridge.run(partial(bridge.store.append, *args, **kwargs))
         return await bridge.appended(number, done)
@@ -267,8 +267,9 @@ class Store:
         number = self._bridge.number()
         try:
             return number, call(number, *args, **kwargs)
-        except TypeError as error:
-            raise worded(error, verb, args, kwargs) from None
+        except TypeError:
+            bound_arguments(verb, args, kwargs)
+            raise
 
     @like(mqstore.Store.read)
     def read(self, /, *args: Any, **kwargs: Any) -> Messages:
@@ -277,7 +278,7 @@ class Store:
         Reads nothing and raises no error of the topic before the first message is requested. The end of the topic is
         also taken then. A wait of `follow` needs no thread.
         """
-        given = _given(mqstore.Store.read, *args, **kwargs)
+        given = bound_arguments(mqstore.Store.read, args, kwargs)
         seconds = None if (timeout := given.pop("timeout", None)) is None else seconds_of("timeout", timeout)
         end = given.get("end")
         ends_by_time = end is not None and not isinstance(end, int)
@@ -288,7 +289,8 @@ class Store:
     @like(mqstore.Store.lookup)
     def lookup(self, /, *args: Any, **kwargs: Any) -> Messages:
         """Finds the messages of `topic` with this key or unique id, oldest first: `async for message in ...`."""
-        return Messages(self, self._bridge, partial(self._own.lookup, **_given(mqstore.Store.lookup, *args, **kwargs)))
+        given = bound_arguments(mqstore.Store.lookup, args, kwargs)
+        return Messages(self, self._bridge, partial(self._own.lookup, **given))
 
     @like(mqstore.Store.wait)
     async def wait(
@@ -406,13 +408,6 @@ class Store:
             if forgotten:
                 msg = f"store {bridge.store.path!r} was not closed"
                 warnings.warn(msg, ResourceWarning, source=self, stacklevel=2)
-
-
-def _given(method: Callable[..., object], /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Returns the arguments of a call of `method` by name. Wrong ones raise TypeError at once."""
-    given = inspect.signature(method).bind(None, *args, **kwargs).arguments
-    del given["self"]
-    return given
 
 
 def _bound(name: str, value: object) -> int:

@@ -5,7 +5,7 @@ A new verb of `mqstore.Store` gets its twin in one line: `verb = in_thread(mqsto
 
 from __future__ import annotations
 
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from inspect import getdoc, signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -96,13 +96,22 @@ def like(
     return documented
 
 
-def worded(error: TypeError, method: Callable[..., object], args: tuple[Any, ...], given: dict[str, Any]) -> TypeError:
-    """Returns an error that names the parameters of `method` if these do not allow the call, or else `error`."""
+# The signature of a native method is parsed from text.
+_signature = cache(signature)
+
+
+def bound_arguments(method: Callable[..., object], args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call of `method` by name.
+
+    Raises:
+        TypeError: the parameters of `method` do not allow the call. The text names the method.
+    """
     try:
-        signature(method).bind(None, *args, **given)
-    except TypeError as wrong:
-        return wrong
-    return error
+        arguments = _signature(method).bind(None, *args, **given).arguments
+    except TypeError as error:
+        raise TypeError(f"{method.__name__}(): {error}") from None
+    del arguments["self"]
+    return arguments
 
 
 def named(twin: Callable[P, T], blocking: Callable[..., object]) -> Callable[P, T]:

@@ -15,7 +15,7 @@ import mqstore
 from mqstore import _native
 from mqstore._times import seconds_of
 from mqstore.aio._delivery import Handle, Line
-from mqstore.aio._twins import at_length, in_thread, like, worded
+from mqstore.aio._twins import at_length, bound_arguments, in_thread, like
 from mqstore.errors import QuotaFull
 
 if TYPE_CHECKING:
@@ -107,14 +107,19 @@ class WorkQueue(Handle):
         try:
             make = partial(_native.LoopPut.one, self._own, *args, **kwargs)
             done = await self._put_again(partial(self._put, make), QuotaFull, seconds)
-        except TypeError as error:
-            raise worded(error, mqstore.WorkQueue.put, args, kwargs) from None
+        except TypeError:
+            bound_arguments(mqstore.WorkQueue.put, args, kwargs)
+            raise
         return done[0] if isinstance(done, list) else done
 
     @like(mqstore.WorkQueue.put_nowait)
     async def put_nowait(self, /, *args: Any, **kwargs: Any) -> AppendResult:
         """Calls `put` with `block=False`."""
-        return await self.put(*args, block=False, **kwargs)
+        try:
+            return await self.put(*args, block=False, timeout=None, **kwargs)
+        except TypeError:
+            bound_arguments(mqstore.WorkQueue.put_nowait, args, kwargs)
+            raise
 
     @like(mqstore.WorkQueue.put_many)
     async def put_many(
@@ -124,8 +129,9 @@ class WorkQueue(Handle):
         make = partial(_native.LoopPut.many, self._own, list(messages), **kwargs)
         try:
             done = await self._put_again(partial(self._put, make), QuotaFull, _patience(block, timeout))
-        except TypeError as error:
-            raise worded(error, mqstore.WorkQueue.put_many, (messages,), kwargs) from None
+        except TypeError:
+            bound_arguments(mqstore.WorkQueue.put_many, (messages,), kwargs)
+            raise
         return done if isinstance(done, list) else [done]
 
     async def _put_again(

@@ -111,14 +111,14 @@ async def test_a_cancelled_append_happened_wholly_or_not_at_all(home: Path) -> N
         faults.clear()
         await asyncio.gather(*tasks)
         at_once = 0
-        for _ in range(10):
+        for _ in range(60):
             before = made.stats().appends
             now = asyncio.ensure_future(store.append("orders", b"now"))
             await asyncio.sleep(0)
             at_once += made.stats().appends - before
             await now
-        # A full segment sends single appends to the thread.
-        assert at_once > 5
+        # The thread makes the appends to the last part of a segment, here fewer than 30.
+        assert at_once > 10
     made.close()
 
 

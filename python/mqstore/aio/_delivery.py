@@ -167,7 +167,7 @@ class Line:
                     found.cancel()
                     is_first = await self._is_first(end)
                 else:
-                    # Does not wait, because nobody else does.
+                    # This does not wait: no other task has the turn.
                     is_first = is_first or await self._turn.acquire()
                     tries = 0
                     limits = [limit for limit in (left, found.longest) if limit is not None]

@@ -1,7 +1,7 @@
 //! The notes of a store for its user: warnings and log lines.
 //!
 //! Each part of a store tells them here, at any time and with any lock held. The program asks for them between its calls,
-//! because a warning belongs to a line of the program. Across threads: each note is told once.
+//! because a warning belongs to a line of the program. Across threads: each note is returned once.
 
 use mqstore_io::sync::{Mutex, RwLock};
 

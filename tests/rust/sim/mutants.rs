@@ -19,9 +19,9 @@ use crate::{
 const SPARE: [(&str, &str); 27] = [
     (
         "delay.sync_new_file",
-        "a timer log or wheel that is too short is made anew from the records of its topic",
+        "a timer log or wheel that is too short is made again from the records of its topic",
     ),
-    ("delay.sync_new_name", "a timer log or wheel that is lost is made anew from the records of its topic"),
+    ("delay.sync_new_name", "a timer log or wheel that is lost is made again from the records of its topic"),
     ("meta.sync_end", "a mark that is lost lets the next open write the tail once more"),
     ("meta.sync_copied", "nobody appends here while a generation is made; the tests of the module do"),
     (
@@ -56,7 +56,7 @@ const SPARE: [(&str, &str); 27] = [
     ("rebuild.sync_log", "recovery goes by the mark; the checkpoint, which counts on this, is for RocketMQ"),
     (
         "rebuild.sync_swap",
-        "queues that are lost are made anew; RocketMQ, which would not, comes after a close",
+        "queues that are lost are made again; RocketMQ, which would not, comes after a close",
     ),
     ("retention.sync_copies", "the feed has synced its copies before; a broker's are not made here"),
     (

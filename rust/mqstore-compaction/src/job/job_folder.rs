@@ -60,7 +60,7 @@ pub struct ReplacedFiles {
 }
 
 impl ReplacedFiles {
-    /// Removes all files except the job's record. What comes back after a loss of power, the next job removes.
+    /// Removes all files except the job's record. The next job removes files that a loss of power brings back.
     pub fn sweep(self, files: &StoreFiles) -> Result<(), StoreError> {
         remove_all(files, &self.dir, &[LOCK_FILE, RECORD_FILE])
     }

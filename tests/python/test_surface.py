@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import pickle
 import sys
 from pathlib import Path
@@ -336,16 +337,16 @@ def test_version() -> None:
 
 
 LIGHT = """
-import os, sys, threading, time
+import os, sys, threading
 before = set(sys.modules)
-started = time.process_time()
 import mqstore
-took = time.process_time() - started
-new = {name.partition(".")[0] for name in set(sys.modules) - before}
+new = set(sys.modules) - before
 assert threading.active_count() == 1
 assert not os.path.isdir("/proc/self/task") or len(os.listdir("/proc/self/task")) == 1
-print(took, *sorted(new))
+print(*sorted(new))
 """
+
+MOST_MODULES = 80
 
 HEAVY = {
     "asyncio",
@@ -366,15 +367,12 @@ HEAVY = {
 
 
 def test_import_is_light_and_starts_no_thread() -> None:
-    took = []
-    for _ in range(10):
-        done = python(LIGHT)
-        assert done.returncode == 0, done.stderr
-        seconds, *modules = done.stdout.split()
-        assert not HEAVY & set(modules)
-        # Processor time, so that other load on the machine does not count.
-        took.append(float(seconds))
-    assert min(took) < 0.05
+    done = python(LIGHT)
+    assert done.returncode == 0, done.stderr
+    modules = done.stdout.split()
+    assert not HEAVY & {name.partition(".")[0] for name in modules}
+    # The time of an import grows with the number of modules. The time itself depends on the machine.
+    assert len(modules) <= MOST_MODULES
 
 
 def test_native_docs_are_those_of_the_stub() -> None:
@@ -382,14 +380,25 @@ def test_native_docs_are_those_of_the_stub() -> None:
     package = Path(mqstore.__file__).parent
     stubs = [package / "_mqstore.pyi", *sorted(package.glob("_stubs/*.pyi"))]
     native = vars(sys.modules["mqstore._mqstore"])
-    classes = [node for stub in stubs for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ClassDef)]
+    nodes = [node for stub in stubs for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ClassDef)]
+    classes = {node.name: node for node in nodes}
     assert len(classes) > 10
-    for node in classes:
-        kind = native[node.name]
-        assert inspect.getdoc(kind) == ast.get_docstring(node), node.name
-        for member in node.body:
+    for name, node in classes.items():
+        # A private class is only in the stub, for what several classes share.
+        if name.startswith("_"):
+            continue
+        kind = native[name]
+        assert inspect.getdoc(kind) == ast.get_docstring(node), name
+        shared = [classes[base] for base in map(private_base, node.bases) if base is not None]
+        for member in itertools.chain.from_iterable(each.body for each in (node, *shared)):
             if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
                 assert inspect.getdoc(getattr(kind, member.name)) == ast.get_docstring(member), member.name
+
+
+def private_base(base: ast.expr) -> str | None:
+    """Returns the name of a base class whose name begins with `_`."""
+    name = base.value if isinstance(base, ast.Subscript) else base
+    return name.id if isinstance(name, ast.Name) and name.id.startswith("_") else None
 
 
 def test_only_native_imports_the_native_module() -> None:

@@ -16,7 +16,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import MQStoreError
-from mqstore.spark._jobs.tasks import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 _log = logging.getLogger("mqstore")
+
+FAILED = "mqstore task failed: "
+"""Mark before the reason in the text of an executor's error."""
 
 _POLL_SECONDS = 0.1
 

@@ -6,9 +6,8 @@
 //! `commitlog/`: [`record`], [`properties`], [`batch`], [`compression`]. Queues: [`CqUnit`], [`CqExtUnit`] for
 //! `consumequeue_ext/`, [`BatchCqUnit`] also for `compaction/compactionCq/`. `index/`: [`IndexHeader`], [`IndexEntry`].
 //! `checkpoint`: [`Checkpoint`]. `dledger-*/`: [`dledger`]. Tiered stores: [`record::tiered`]. Side files: [`json`].
-//! File names: [`names`]. Filters: [`sql`]. [`RecordSpec`] has an example. Integers in files are big-endian and signed.
-//! Numbers have the type of their field (offsets `i64`, sizes `i32`), because a file may contain negative ones; times
-//! are epoch milliseconds.
+//! File names: [`names`]. Filters: [`sql`]. [`RecordSpec`] has an example. Integers in files are big-endian and signed;
+//! numbers have the type of their field (offsets `i64`, sizes `i32`), also negative ones. Times are epoch milliseconds.
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-FAILED = "mqstore task failed: "
-"""Mark before the reason in the text of an executor's error."""
-
 
 def tasks(
     calls: Sequence[tuple[str | None, str, tuple[Any, ...]]],
@@ -33,6 +30,7 @@ def tasks(
         tells: whether attempts report their progress.
         keeps: whether the error of a call is its answer, so that the others continue.
     """
+    from mqstore.spark._session import FAILED
     from mqstore.spark._source import entering
 
     (enter, home), mark = entering(), FAILED

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -187,8 +189,8 @@ def test_next_to_a_writer_only_problems_that_last_count(
     once = {"kind": "queue_behind", "path": str(store), "offset": 7, "detail": "", "consequence": "", "repair": ""}
     checks: list[dict[str, Any]] = []
 
-    def plain(answer: bytes) -> Any:
-        report = _rounds.plain(answer)
+    def loads(answer: bytes) -> Any:
+        report = json.loads(answer)
         if not checks:
             # As a check that compares a new file with an old one.
             report["problems"].append(once)
@@ -196,7 +198,7 @@ def test_next_to_a_writer_only_problems_that_last_count(
         checks.append(report)
         return report
 
-    monkeypatch.setattr(_verify, "plain", plain)
+    monkeypatch.setattr(_verify, "json", SimpleNamespace(loads=loads))
     round_of_a_check = ["verify_plan", "verify_step", "verify_assemble"]
     with mqstore.open(store, "rw") as writer:
         found = mqstore.spark.verify(spark, [store], strategy="ranged", max_tasks=2)[str(store)]

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
-const SPARE: [(&str, &str); 27] = [
+const SPARE: [(&str, &str); 31] = [
     (
         "delay.sync_new_file",
         "a timer log or wheel that is too short is made again from the records of its topic",
@@ -43,8 +43,12 @@ const SPARE: [(&str, &str); 27] = [
         "no simulated archive is restored; the tests of `mqstore-inspect` restore one",
     ),
     ("snapshot.sync_linked", "a writer has synced its full segments before"),
+    ("compaction.sync_cleared_job", "what a job leaves is swept by the next one"),
+    ("compaction.sync_swept_jobs", "what a job leaves is swept by the next one"),
     ("compaction.sync_job_name", "a job whose folder is lost is run again"),
     ("compaction.sync_staged_names", "a staged file that is lost fails its check, and the job is run again"),
+    ("compaction.sync_staging", "a staged file that is lost fails its check, and the job is run again"),
+    ("compaction.sync_staging_name", "a staged file that is lost fails its check, and the job is run again"),
     ("compaction.sync_switch", "an exchange, or a move, reaches the disk with either of its two folders"),
     ("compaction.sync_old_tree", "an exchange, or a move, reaches the disk with either of its two folders"),
     ("compaction.sync_switch_note", "a note that comes back is of a publication that is over"),

@@ -60,9 +60,11 @@ pub struct ReplacedFiles {
 }
 
 impl ReplacedFiles {
-    /// Removes all files except the job's record. The next job removes files that a loss of power brings back.
+    /// Removes all files except the job's record.
     pub fn sweep(self, files: &StoreFiles) -> Result<(), StoreError> {
-        remove_all(files, &self.dir, &[LOCK_FILE, RECORD_FILE])
+        remove_all(files, &self.dir, &[LOCK_FILE, RECORD_FILE])?;
+        switch::step("compaction.sync_cleared_job", || files.vfs.sync_dir(&self.dir))
+            .at(&self.dir, "syncing a job's folder")
     }
 }
 
@@ -331,7 +333,8 @@ pub(crate) fn recover_stale_jobs(files: &StoreFiles, current: &str) -> Result<()
     for (_, dir) in published.into_iter().take(surplus).filter(|(_, dir)| !dir.ends_with(current)) {
         remove_folder(files, &dir)?;
     }
-    Ok(())
+    switch::step("compaction.sync_swept_jobs", || files.vfs.sync_dir(&jobs))
+        .at(&jobs, "syncing the folder of jobs")
 }
 
 /// Whether a driver in any process runs a job of this store.

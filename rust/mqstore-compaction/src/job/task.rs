@@ -12,6 +12,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mqstore_io::switch;
+
 use mqstore_format::RecordView;
 
 use super::control::{JobControl, TaskMeter};
@@ -57,6 +59,7 @@ pub(crate) struct WrittenTask {
     result: TaskResult,
     written: Option<WrittenGeneration>,
     staging: PathBuf,
+    job: PathBuf,
 }
 
 impl WrittenTask {
@@ -65,12 +68,16 @@ impl WrittenTask {
         &self.staging
     }
 
-    /// Syncs the files; then the result is complete. If the name of their folder is lost, the check of the files fails
-    /// before they are published, and the job is run again.
+    /// Syncs files and folders; then the result is complete.
     pub(crate) fn finish(self, files: &StoreFiles) -> Result<TaskResult, StoreError> {
+        let (staging, job) = (self.staging.as_path(), self.job.as_path());
         if let Some(written) = self.written {
             written.sync(files)?;
         }
+        switch::step("compaction.sync_staging", || files.vfs.sync_dir(staging))
+            .at(staging, "syncing a staging folder")?;
+        switch::step("compaction.sync_staging_name", || files.vfs.sync_dir(job))
+            .at(job, "syncing a job's folder")?;
         Ok(self.result)
     }
 }
@@ -125,7 +132,7 @@ pub(crate) fn run_attempt(
         }
         Err(error) => return Err(error),
     };
-    Ok(WrittenTask { result, written, staging: staging.to_path_buf() })
+    Ok(WrittenTask { result, written, staging: staging.to_path_buf(), job })
 }
 
 /// The sources of a task, and its control.

@@ -163,7 +163,7 @@ async def test_durable_acks_and_commits_of_many_share_syncs(home: Path) -> None:
         queue = await store.work_queue("jobs")
         await queue.put_many([b""] * 300)
         messages = await queue.get_many(300)
-        # The first sync lasts so long that all further acks share the second.
+        # All further acks come during the first sync, so they share the second.
         faults.slow_syncs(0.05)
         before = faults.syncs
         await asyncio.gather(*(queue.ack(message, durable=True) for message in messages))

@@ -129,7 +129,7 @@ def test_no_more_appends_are_under_way_than_may_be(home: Path, bound: dict[str, 
         faults = mqstore.testing.Faults()
         made = mqstore.testing.open(home, faults=faults, flush_interval=3600)
         made.append("orders", b"")
-        # A sync lasts so long that all appends that may be in progress are in the log before their results.
+        # During a sync, all appends that may be in progress get into the log, before their results.
         faults.slow_syncs(0.02)
         done = 0
 

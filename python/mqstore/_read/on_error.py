@@ -25,6 +25,6 @@ def can_be_skipped(error: Exception, on_error: str) -> bool:
     return on_error == "skip" and not isinstance(error, InvalidOptionError | InvalidFilterError)
 
 
-def told(path: str, error: Exception) -> str:
+def error_text(path: str, error: Exception) -> str:
     """Returns the text of an error, with the store if it does not name it."""
     return str(error) if path in str(error) else f"{path}: {error}"

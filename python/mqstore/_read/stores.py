@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mqstore import _extras, _native
 from mqstore._paths import is_url, text_of
-from mqstore._read.on_error import FAILURES, can_be_skipped, check_on_error, told
+from mqstore._read.on_error import FAILURES, can_be_skipped, check_on_error, error_text
 from mqstore._remote.glob import expanded, is_pattern, shown
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore.errors import InvalidOptionError, StoreWarning
@@ -129,7 +129,7 @@ class Stores(RowSource):
                     raise
                 # The frames of the traceback would keep the store open.
                 self.failures.append((name, error.with_traceback(None)))
-                text = f"the rest of a store is skipped: {told(name, error)}"
+                text = f"the rest of a store is skipped: {error_text(name, error)}"
                 warnings.warn(text, StoreWarning, stacklevel=4)
 
     def _place(self, path: StorePath) -> str | _native.RemoteDirectory:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore._read.on_error import FAILURES, told
+from mqstore._read.on_error import FAILURES, error_text
 from mqstore._remote.glob import expanded, is_pattern, shown
 from mqstore._reports import json_form
 from mqstore.cli import render
@@ -58,7 +58,7 @@ class Stores:
                 worst = FAILED
                 # The note follows the results before it if both go to one file.
                 sys.stdout.flush()
-                render.note(told(name, error))
+                render.note(error_text(name, error))
             sys.stdout.flush()
             render.print_notes()
         if self._form is Format.JSON:

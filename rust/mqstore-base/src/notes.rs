@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_note_is_told_once_and_lines_are_bounded() {
+    fn each_note_is_returned_once_and_lines_are_bounded() {
         let notes = Notes::default();
         assert!(notes.warn("one") && notes.warn("two") && !notes.warn("one"));
         assert_eq!(

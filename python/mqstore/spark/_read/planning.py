@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mqstore
 from mqstore import _native
 from mqstore._admin.nearest import nearest
-from mqstore._read.on_error import FAILURES, told
+from mqstore._read.on_error import FAILURES, error_text
 from mqstore._remote.failure import RequestFailure
 from mqstore._remote.place import pinned
 from mqstore._store import opened
@@ -428,7 +428,7 @@ def plan(
 
 def failed(path: str, error: Exception) -> Part:
     """Returns the part of a store that is skipped, and warns."""
-    text = f"a store is skipped: {told(path, error)}"
+    text = f"a store is skipped: {error_text(path, error)}"
     warnings.warn(text, mqstore.StoreWarning, stacklevel=2)
     return Part(path, (), 0, 0, "failed", 0, text)
 

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._read.on_error import FAILURES, can_be_skipped, told
+from mqstore._read.on_error import FAILURES, can_be_skipped, error_text
 from mqstore._remote.place import pinned
 from mqstore._store import opened
 from mqstore.errors import CorruptionError, MQStoreError, NotAStoreError, StoreWarning, TopicNotFoundError
@@ -59,7 +59,7 @@ def rows_of_task(
         except FAILURES as caught:
             if not can_be_skipped(caught, options["on_error"]):
                 raise
-            yield from _skipped(options, path, f"the rest of a part is skipped: {told(path, caught)}")
+            yield from _skipped(options, path, f"the rest of a part is skipped: {error_text(path, caught)}")
 
 
 def _skipped(options: dict[str, Any], path: str, text: str) -> Iterator[pa.RecordBatch]:

@@ -108,7 +108,7 @@ impl TieredLog<'_> {
 
     /// Moves the record at position `from` of this log, with queue offset `queue_offset`, to log offset `to`: replaces
     /// PHYSICALOFFSET, and the value of a `__CRC32#` property, which was not valid in this log. Returns whether the
-    /// record was moved; a damaged one stays as it is. The property of a record whose body or property is damaged keeps
+    /// record was moved; a damaged one stays unchanged. The property of a record whose body or property is damaged keeps
     /// its value, so that every reader of the record finds the damage.
     pub fn move_record(&self, record: &mut [u8], from: u64, to: u64, queue_offset: i64) -> bool {
         let Some(view) = self.record(record, from) else { return false };

@@ -1,7 +1,7 @@
 //! The bytes of the joined files of a tiered store, computed when they are read.
 //!
 //! A segment has the records of one file of a queue's log, each with its log offset, and a filler after them. A damaged
-//! record stays as it is: its position in the log of the queue is no log offset, so readers find the damage. A
+//! record stays unchanged: its position in the log of the queue is no log offset, so readers find the damage. A
 //! placeholder has the place of a record that RocketMQ copied again later. A queue file has the units of the records,
 //! with their log offsets.
 

@@ -79,18 +79,18 @@ impl TimerQueue {
     }
 
     pub(super) fn pass(&mut self, record: &StoredRecord) {
-        self.see(record);
+        self.note_read(record);
         self.next = record.queue_offset + 1;
         self.last_record = record.commit_log_offset as i64;
     }
 
     /// Notes that the log was read up to the end of `record`.
-    pub(super) fn see(&mut self, record: &StoredRecord) {
-        self.see_up_to(record.commit_log_offset + record.bytes().len() as u64);
+    pub(super) fn note_read(&mut self, record: &StoredRecord) {
+        self.note_log_end(record.commit_log_offset + record.bytes().len() as u64);
     }
 
     /// Notes that the log was read or written up to `end`.
-    pub(super) fn see_up_to(&mut self, end: u64) {
+    pub(super) fn note_log_end(&mut self, end: u64) {
         self.log_seen = self.log_seen.max(end);
     }
 

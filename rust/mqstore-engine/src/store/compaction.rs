@@ -49,7 +49,7 @@ impl Store {
         control: &Arc<JobControl>,
     ) -> Result<RestoreReport, StoreError> {
         let writer = self.writer("restore a compaction")?;
-        writer.compactions.restore(&source.checked()?, topics, options, threads, control)
+        writer.compactions.restore(&source.usable_view()?, topics, options, threads, control)
     }
 
     /// Rebuilds queues and index from the log while the store is in use. Appends and reads continue; they wait only
@@ -74,7 +74,7 @@ pub fn restore_compaction(
     restore(
         files,
         &StoreLockHeld::take(files)?,
-        &SourceStore { view: &source.checked()? },
+        &SourceStore { view: &source.usable_view()? },
         &RestoreRun { topics, options, threads, control, log: None },
     )
 }

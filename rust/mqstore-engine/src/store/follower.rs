@@ -151,7 +151,7 @@ impl TopicFollower {
 
     /// Returns a cursor on the new messages.
     fn newer(&mut self, store: &Store) -> Result<Option<MergedCursor>, StoreError> {
-        let view = store.checked()?;
+        let view = store.usable_view()?;
         let limit = view.catch_up()?;
         let ids = wanted_queue_ids(&*view, &self.topic, self.queue_id)?;
         let mut cursors = Vec::new();

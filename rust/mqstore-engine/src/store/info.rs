@@ -74,7 +74,7 @@ pub struct Stats {
 impl Store {
     /// Returns counters and positions of the store.
     pub fn stats(&self) -> Result<Stats, StoreError> {
-        let view = self.checked()?;
+        let view = self.usable_view()?;
         let visible = view.catch_up()?;
         let list = view.list();
         let [(queues, most_queues), (indexes, most_indexes)] = view.open_files();

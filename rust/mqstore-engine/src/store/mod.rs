@@ -292,7 +292,7 @@ impl Store {
     }
 
     /// Returns the view of the messages, unless the store is closed or stopped by an error.
-    pub(crate) fn checked(&self) -> Result<Arc<dyn View>, StoreError> {
+    pub(crate) fn usable_view(&self) -> Result<Arc<dyn View>, StoreError> {
         if self.is_closed() {
             return Err(StoreError::Closed { path: self.inner.files.root.clone() });
         }

@@ -22,26 +22,26 @@ use crate::scan::{self, MakeSink, Scan, ScanRequest, ScanSink};
 impl Store {
     /// Returns the names of all topics, sorted.
     pub fn topics(&self) -> Result<Vec<String>, StoreError> {
-        let view = self.checked()?;
+        let view = self.usable_view()?;
         view.catch_up()?;
         view.topics()
     }
 
     /// Returns the queues of `topic` with their bounds.
     pub fn queues(&self, topic: &str) -> Result<Vec<QueueInfo>, StoreError> {
-        query::queues(&self.checked()?, topic)
+        query::queues(&self.usable_view()?, topic)
     }
 
     /// Applies everything appended so far. Functions that do not do this themselves see it afterwards.
     pub fn catch_up(&self) -> Result<(), StoreError> {
-        self.checked()?.catch_up().map(drop)
+        self.usable_view()?.catch_up().map(drop)
     }
 
     /// Returns the ids of the queues of `topic`, sorted; none if the topic does not exist. Reads only memory. In the
     /// writing process, a queue is listed before its first message; in another process, once [`Self::catch_up`] has
     /// passed that message.
     pub fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
-        self.checked()?.queue_ids(topic)
+        self.usable_view()?.queue_ids(topic)
     }
 
     /// Returns the smallest offset of a queue that can be read, and one more than the largest.
@@ -49,12 +49,12 @@ impl Store {
     /// # Errors
     /// [`StoreError::TopicNotFound`].
     pub fn bounds(&self, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
-        query::readable_bounds(&self.checked()?, topic, queue_id)
+        query::readable_bounds(&self.usable_view()?, topic, queue_id)
     }
 
     /// Returns the offset after the last message of each queue of `topic`; none if it does not exist.
     pub fn ends(&self, topic: &str) -> Result<BTreeMap<i32, i64>, StoreError> {
-        let view = self.checked()?;
+        let view = self.usable_view()?;
         view.catch_up()?;
         let ends = view.queue_ids(topic)?.into_iter().map(|id| {
             let max = view.bounds(topic, id)?.map_or(0, |(_, max)| max);
@@ -78,7 +78,7 @@ impl Store {
         end: Option<i64>,
         filter: Option<&MessageFilter>,
     ) -> Result<QueueCursor, StoreError> {
-        query::read(&self.checked()?, topic, queue_id, start, end, filter)
+        query::read(&self.usable_view()?, topic, queue_id, start, end, filter)
     }
 
     /// Returns a cursor on the messages of all queues of a topic, or of one of them, in order of their store time, then
@@ -88,7 +88,7 @@ impl Store {
     /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] if `start` is an offset below the minimum or above
     /// the maximum of a queue.
     pub fn read_topic(&self, read: &TopicRead<'_>) -> Result<MergedCursor, StoreError> {
-        merged::read_topic(&self.checked()?, read)
+        merged::read_topic(&self.usable_view()?, read)
     }
 
     /// Returns the queue offset below which [`Store::read`] uses the compaction files of a queue, and from which it
@@ -97,7 +97,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::TopicNotFound`]; I/O errors; damaged compaction files.
     pub fn compacted_end(&self, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
-        query::compacted_end(&self.checked()?, topic, queue_id)
+        query::compacted_end(&self.usable_view()?, topic, queue_id)
     }
 
     /// Returns the message at `offset` of a queue; `None` if the queue has no message there, because a compaction
@@ -123,7 +123,7 @@ impl Store {
         queue_id: i32,
         offsets: &[i64],
     ) -> Result<Vec<Option<StoredRecord>>, StoreError> {
-        random_read::messages_at(&self.checked()?, topic, queue_id, offsets)
+        random_read::messages_at(&self.usable_view()?, topic, queue_id, offsets)
     }
 
     /// Returns the newest `most` messages that `read` selects, in order of their store time, then of their log offset.
@@ -137,7 +137,7 @@ impl Store {
         most: usize,
         pause: &mut dyn FnMut() -> Result<(), StoreError>,
     ) -> Result<Vec<StoredRecord>, StoreError> {
-        tail::tail(&self.checked()?, read, most, pause)
+        tail::tail(&self.usable_view()?, read, most, pause)
     }
 
     /// Returns the number of messages that a read of the topic returns, without the bodies. A record that contains
@@ -150,7 +150,7 @@ impl Store {
         topic: &str,
         pause: &mut dyn FnMut() -> Result<(), StoreError>,
     ) -> Result<u64, StoreError> {
-        tail::count(&self.checked()?, topic, pause)
+        tail::count(&self.usable_view()?, topic, pause)
     }
 
     /// Returns the offset in a queue for a store time; see [`Boundary`]. For a time before the first message, the
@@ -163,7 +163,7 @@ impl Store {
         time_ms: i64,
         boundary: Boundary,
     ) -> Result<i64, StoreError> {
-        query::offset_for_time(&self.checked()?, topic, queue_id, time_ms, boundary)
+        query::offset_for_time(&self.usable_view()?, topic, queue_id, time_ms, boundary)
     }
 
     /// Returns a cursor on the messages of `topic` that have `key` as one of their keys or as their unique key, oldest
@@ -179,14 +179,14 @@ impl Store {
         end_ms: Option<i64>,
         limit: Option<usize>,
     ) -> Result<LookupCursor, StoreError> {
-        query::lookup(&self.checked()?, topic, key, start_ms, end_ms, limit)
+        query::lookup(&self.usable_view()?, topic, key, start_ms, end_ms, limit)
     }
 
     /// Returns the record with an offset message id or a unique key; `None` if there is none. Of several records with
     /// the unique key, returns the message that consumers get, else a dead letter or retry, else the newest record in
     /// which a message waits or waited.
     pub fn get(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
-        query::get(&self.checked()?, id)
+        query::get(&self.usable_view()?, id)
     }
 
     /// Starts a scan; `make` returns the sink that builds batches of rows.
@@ -194,7 +194,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::TopicNotFound`].
     pub fn scan<S: ScanSink>(&self, request: &ScanRequest, make: MakeSink<S>) -> Result<Scan<S>, StoreError> {
-        scan::scan(&self.checked()?, request, make)
+        scan::scan(&self.usable_view()?, request, make)
     }
 
     /// Returns the messages that a broker has leased and that are not acknowledged, unless a group of this store has
@@ -204,7 +204,7 @@ impl Store {
     /// Errors of reading the two topics.
     pub fn popped(&self) -> Result<PopState, StoreError> {
         let meta = self.writing_engine().map(|engine| &*engine.meta);
-        pop_checkpoints::popped(&self.checked()?, meta)
+        pop_checkpoints::popped(&self.usable_view()?, meta)
     }
 
     /// Begins to watch the floors. Call this before messages are read ahead.
@@ -217,7 +217,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Closed`].
     pub fn level_times(&self) -> Result<LevelTimes, StoreError> {
-        Ok(LevelTimes::new(self.checked()?))
+        Ok(LevelTimes::new(self.usable_view()?))
     }
 
     /// Returns the tables of delay levels with which the log was written, and the one that is valid now.

@@ -127,7 +127,7 @@ impl Retentions<'_> {
     /// # Errors
     /// Errors of the system.
     pub fn list(&self) -> Result<BTreeMap<Arc<str>, TopicRetention>, StoreError> {
-        let view = self.0.checked()?;
+        let view = self.0.usable_view()?;
         view.catch_up()?;
         Ok(view.retentions())
     }
@@ -141,7 +141,7 @@ impl Retentions<'_> {
         &self,
         carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
     ) -> Result<Vec<TopicUsage>, StoreError> {
-        usage(&*self.0.checked()?, carry_on)
+        usage(&*self.0.usable_view()?, carry_on)
     }
 
     /// Sets the messages from before the log, which the limits of topics count; `None` if no archive has them.
@@ -212,6 +212,6 @@ impl Archive<'_> {
     /// # Errors
     /// [`StoreError::Closed`].
     pub fn sealed_log(&self) -> Result<SealedLog<'_>, StoreError> {
-        Ok(SealedLog::new(self.0.checked()?, self.0.writing_engine().map(|engine| &**engine)))
+        Ok(SealedLog::new(self.0.usable_view()?, self.0.writing_engine().map(|engine| &**engine)))
     }
 }

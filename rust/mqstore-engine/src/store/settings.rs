@@ -139,6 +139,6 @@ impl Settings<'_> {
 
     /// Returns the topics that have a quota, sorted by name.
     pub fn quotas(&self) -> Result<Vec<TopicQuota>, StoreError> {
-        quotas(&*self.0.checked()?)
+        quotas(&*self.0.usable_view()?)
     }
 }

@@ -155,7 +155,7 @@ impl SystemAppends<'_> {
     /// # Errors
     /// [`StoreError::Closed`].
     pub fn is_deleted_since(&self, topic: &str, accepted: u64) -> Result<bool, StoreError> {
-        let view = self.0.checked()?;
+        let view = self.0.usable_view()?;
         Ok(view.is_removed(topic) || accepted < view.floors().deleted(topic))
     }
 

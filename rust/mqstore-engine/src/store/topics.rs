@@ -81,7 +81,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Closed`].
     pub fn expire_after_ms(&self, topic: &str) -> Result<Option<i64>, StoreError> {
-        Ok(self.checked()?.expire_after_ms(topic))
+        Ok(self.usable_view()?.expire_after_ms(topic))
     }
 
     /// Returns the store time in milliseconds up to which values of the table `topic` have expired by now.
@@ -98,7 +98,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Closed`].
     pub fn group_table(&self) -> Result<GroupTable<'_>, StoreError> {
-        Ok(GroupTable::new(self.checked()?, self.writing_engine().map(|engine| &**engine)))
+        Ok(GroupTable::new(self.usable_view()?, self.writing_engine().map(|engine| &**engine)))
     }
 
     /// Returns the metadata of the store: topics, groups, committed offsets, progress of groups in queues.

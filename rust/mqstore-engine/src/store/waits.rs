@@ -113,7 +113,7 @@ impl NonBlocking<'_> {
     /// # Errors
     /// Those of [`Store::wait`].
     pub fn arrived(&self, waits: &[(String, i32, i64)]) -> Result<Vec<bool>, StoreError> {
-        let view = self.0.checked()?;
+        let view = self.0.usable_view()?;
         view.catch_up()?;
         let over = |(topic, queue_id, offset): &(String, i32, i64)| {
             Ok(view.bounds(topic, *queue_id)?.is_some_and(|(_, max)| max > *offset))
@@ -133,7 +133,7 @@ fn wait_at(
     let clock = &store.inner.files.clock;
     let deadline = clock.monotonic().saturating_add(timeout);
     for round in 0_u32.. {
-        let view = store.checked()?;
+        let view = store.usable_view()?;
         view.catch_up()?;
         places.clear();
         find(&*view, &mut places)?;

@@ -181,7 +181,7 @@ impl DelayEngine {
 
     fn track_log_end(&mut self, done: &[Appended]) {
         for one in done {
-            self.queue.see_up_to(one.commit_log_offset + u64::from(one.size));
+            self.queue.note_log_end(one.commit_log_offset + u64::from(one.size));
         }
     }
 }

@@ -99,9 +99,9 @@ impl DueMessages {
     }
 
     /// Returns log offsets and sizes of the messages of a slot.
-    pub(super) fn of_slot(&self, slot: i64) -> Vec<(u64, u32)> {
-        let of_slot = self.messages.iter().filter(|(_, message)| message.slot == slot);
-        of_slot.map(|(offset, message)| (*offset, message.size)).collect()
+    pub(super) fn in_slot(&self, slot: i64) -> Vec<(u64, u32)> {
+        let in_slot = self.messages.iter().filter(|(_, message)| message.slot == slot);
+        in_slot.map(|(offset, message)| (*offset, message.size)).collect()
     }
 
     /// Notes that `slot` is in memory. Its deliveries are in the log after `from`.

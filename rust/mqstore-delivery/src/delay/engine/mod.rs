@@ -120,7 +120,7 @@ impl DelayEngine {
                 {
                     self.cancellations.add_ahead(timed.offset);
                     self.add(timed)?;
-                    self.queue.see(record);
+                    self.queue.note_read(record);
                 }
             }
         }
@@ -193,7 +193,7 @@ impl DelayEngine {
             }
             CancelTarget::Record(_) => {}
             CancelTarget::Key(key) => {
-                for record in self.store.log().records_at(&self.due.of_slot(slot))?.into_iter().flatten() {
+                for record in self.store.log().records_at(&self.due.in_slot(slot))?.into_iter().flatten() {
                     if record.view().is_ok_and(|view| has_delete_key(&view, &key)) {
                         self.remove(record.commit_log_offset);
                         self.accounts.add_cancelled();
@@ -328,7 +328,7 @@ impl DelayEngine {
             let (_, end) = self.store.log().bounds()?;
             let much = end.saturating_sub(saved_scan_from) > MOST_TO_SCAN;
             if much || now && self.due.read_slot() > saved_slot {
-                self.queue.see_up_to(end);
+                self.queue.note_log_end(end);
                 self.journal.mark_changed();
             }
         }

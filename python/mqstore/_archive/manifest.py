@@ -168,7 +168,7 @@ def decoded(path: str, content: bytes) -> ArchiveManifest:
         parts = [*values["segments"], *values["files"], values["last"] or {}]
         parts += [queue for file in values["files"] for queue in file["queues"]]
         if not all(isinstance(part, dict) for part in parts):
-            raise refuse("a member is missing or unknown")
+            raise TypeError
         found = ArchiveManifest._from_dict({field.name: values[field.name] for field in fields(ArchiveManifest)})
     except (KeyError, TypeError):
         raise refuse("a member is missing or unknown") from None

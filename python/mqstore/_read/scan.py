@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from mqstore import _extras, _native
 from mqstore._read.lasting import Lasting
+from mqstore._read.schema import schema_of
 from mqstore._read.stores import RowSource, Stores, batches_of, open_stream, stores_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import milliseconds_of
@@ -173,12 +174,10 @@ class Scan:
         return list(self._source.failures) if isinstance(self._source, Stores) else []
 
     def __arrow_c_schema__(self) -> object:
-        schema = _native.scan_schema(self._native_request())
         source = self._source
         if not isinstance(source, RowSource) or not source.adds_columns:
-            return schema
-        found = _extras.pyarrow().Schema._import_from_c_capsule(schema)
-        return source.schema(found, self._request).__arrow_c_schema__()
+            return _native.scan_schema(self._native_request())
+        return source.schema(schema_of(self._native_request()), self._request).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         if self._limit is None and not isinstance(self._source, RowSource):

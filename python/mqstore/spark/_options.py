@@ -291,11 +291,11 @@ def _offsets(options: dict[str, str], which: str, default: int | None) -> Any:
             raise refuse(offsets, "a read cannot end at the earliest offset")
         return word
     found = _json(options, offsets)
-    told = isinstance(found, dict) and all(
+    is_map = isinstance(found, dict) and all(
         isinstance(queues, dict) and all(queue.isdecimal() and type(at) is int for queue, at in queues.items())
         for queues in found.values()
     )
-    if not told:
+    if not is_map:
         raise refuse(offsets, 'must be earliest, latest or JSON as {"orders": {"0": 23, "1": -2}}')
     least = _EARLIEST if which == "starting" else _LATEST
     for at in (at for queues in found.values() for at in queues.values()):

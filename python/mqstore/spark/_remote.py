@@ -228,7 +228,7 @@ class Writer(_Staging, DataSourceArrowWriter):
         """Appends the staged rows."""
         from mqstore.spark._write import append
 
-        append.commit(self.options, self.job, self.options["job_id"] or self.job, None, _told(messages))
+        append.commit(self.options, self.job, self.options["job_id"] or self.job, None, _results(messages))
 
     def abort(self, messages: list[Any]) -> None:  # noqa: ARG002
         """Removes the staged rows, unless their append has begun."""
@@ -244,20 +244,20 @@ class StreamWriter(_Staging, DataSourceStreamArrowWriter):
         """Appends the staged rows, unless this batch of this query was appended before."""
         from mqstore.spark._write import append
 
-        told = _told(messages)
-        query = next((each["query"] for each in told if each["query"]), None)
+        results = _results(messages)
+        query = next((each["query"] for each in results if each["query"]), None)
         if query is not None:
             # Spark created this object for the commit only; the tasks had another one with another job.
-            append.commit(self.options, told[0]["job"], query, batchId, told)
+            append.commit(self.options, results[0]["job"], query, batchId, results)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
         """Removes the staged rows, unless their append has begun."""
         from mqstore.spark._write import append
 
-        for job in {each["job"] for each in _told(messages)}:
+        for job in {each["job"] for each in _results(messages)}:
             append.abandon(self.options, job)
 
 
-def _told(messages: list[Any]) -> list[dict[str, Any]]:
+def _results(messages: list[Any]) -> list[dict[str, Any]]:
     """Returns the messages of the tasks in partition order."""
     return sorted((vars(message) for message in messages if message is not None), key=lambda each: each["partition"])

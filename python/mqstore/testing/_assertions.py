@@ -147,12 +147,12 @@ def _complaint(
     topic: str, count: int | None, like: str, found: list[StoredMessage], present: list[StoredMessage]
 ) -> str:
     wanted = "a message" if count is None else f"{count} messages"
-    told = f"topic {topic!r}: {wanted}{' with ' if like else ''}{like} wanted, {len(found)} found"
+    text = f"topic {topic!r}: {wanted}{' with ' if like else ''}{like} wanted, {len(found)} found"
     shown = [f"  {_line(message)}" for message in (present if len(found) < (count or 1) else found)]
     if not shown:
-        return f"{told}; it has no messages"
+        return f"{text}; it has no messages"
     whose = "the topic has" if len(found) < (count or 1) else "found were"
-    return "\n".join([f"{told}; {whose}:", *_some(shown)])
+    return "\n".join([f"{text}; {whose}:", *_some(shown)])
 
 
 def _line(message: StoredMessage) -> str:

@@ -83,7 +83,7 @@ class Export:
     def identity(self, kind: str, rules: Rules) -> str:
         """Returns a digest of the call and of the range of the log that it exports."""
         with closing(_native.scan_open(self.source, self._chosen(rules, None))) as stream:
-            whole = [kind, self.named, self._told(), stream.start, stream.limit]
+            whole = [kind, self.named, self._choice(), stream.start, stream.limit]
         return hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
 
     def rules(self, dest: Path) -> Rules:
@@ -117,19 +117,19 @@ class Export:
         return position
 
     def _digest(self, kind: str) -> str:
-        whole = [kind, self.named, os.path.realpath(self.dest), self._told()]
+        whole = [kind, self.named, os.path.realpath(self.dest), self._choice()]
         return hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
 
-    def _told(self) -> dict[str, Any]:
+    def _choice(self) -> dict[str, Any]:
         """Returns the arguments that select the messages and their form."""
-        told = {name: value for name, value in self._request.items() if name != "threads"}
+        shared = {name: value for name, value in self._request.items() if name != "threads"}
         mine = {
             "keep_waiting": self._keep_waiting,
             "keep_offsets": self._keep_offsets,
             "begin": self._begin,
             "dledger_end": self._dledger_end,
         }
-        return {**told, **mine}
+        return {**shared, **mine}
 
     def _must_be_free(self, path: Path, *, folder: bool = False) -> None:
         if path.exists() and not Path(f"{path}.partial").exists():

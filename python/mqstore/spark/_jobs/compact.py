@@ -284,8 +284,8 @@ def _run(
             msg = f"compaction job {', '.join(dict.fromkeys(job.id for job in jobs))} was not published: {error}"
             raise MQStoreError(msg) from error
         for at, (job, own) in enumerate(zip(jobs, steps, strict=True)):
-            told = list(islice(answers, len(own)))
-            if (failure := error_of(told)) is not None:
+            steps_done = list(islice(answers, len(own)))
+            if (failure := error_of(steps_done)) is not None:
                 failed[at] = failure
-            steps[at] = [] if at in failed else job.next(told)
+            steps[at] = [] if at in failed else job.next(steps_done)
     rounds.finish()

@@ -69,7 +69,7 @@ class Meter:
         self._call = call
         self._total = total or None
         self._before = 0
-        self._told = -1
+        self._shown = -1
         self._round = 0
         self._weights: list[int] = []
         self._best: list[float] = []
@@ -113,8 +113,8 @@ class Meter:
             self._tell(self._total, self._total)
 
     def _tell(self, done: int, total: int) -> None:
-        if done > self._told:
-            self._told = done
+        if done > self._shown:
+            self._shown = done
             self._call(Progress(done, total))
 
     def _read(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._read.on_error import FAILURES, can_be_skipped, error_text
+from mqstore._read.schema import schema_of
 from mqstore._remote.place import pinned
 from mqstore._store import opened
 from mqstore.errors import CorruptionError, MQStoreError, NotAStoreError, StoreWarning, TopicNotFoundError
@@ -65,7 +66,7 @@ def rows_of_task(
 def _skipped(options: dict[str, Any], path: str, text: str) -> Iterator[pa.RecordBatch]:
     """Reports a store that cannot be read: in a row, or else in the log of the task."""
     if options["mode"] == "PERMISSIVE":
-        yield _told(options, path, text)
+        yield _corrupt_row(options, path, text)
     else:
         _warn(text)
 
@@ -171,7 +172,7 @@ def _passed(
                 "a column, and `mqstore repair` repairs the store"
             )
         elif options["mode"] == "PERMISSIVE":
-            yield _told(options, path, text)
+            yield _corrupt_row(options, path, text)
         else:
             _warn(text)
     return len(passed)
@@ -211,7 +212,7 @@ def _fitted(options: dict[str, Any], path: str, batch: pa.RecordBatch) -> Iterat
     yield batch.select(options["output"])
 
 
-def _told(options: dict[str, Any], path: str, text: str) -> pa.RecordBatch:
+def _corrupt_row(options: dict[str, Any], path: str, text: str) -> pa.RecordBatch:
     """Returns a row with the description of a skipped record or store."""
     import pyarrow as pa
 
@@ -237,5 +238,4 @@ def empty(columns: list[str], body: str) -> pa.RecordBatch:
     """Returns an empty batch of a scan."""
     import pyarrow as pa
 
-    schema = pa.Schema._import_from_c_capsule(_native.scan_schema({"columns": columns, "body": body}))
-    return pa.RecordBatch.from_pylist([], schema)
+    return pa.RecordBatch.from_pylist([], schema_of({"columns": columns, "body": body}))

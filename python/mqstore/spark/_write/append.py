@@ -98,7 +98,7 @@ def abandon(options: dict[str, Any], job: str) -> None:
         shutil.rmtree(stage_folder(options["path"]) / job, ignore_errors=True)
 
 
-def commit(options: dict[str, Any], job: str, name: str, batch: int | None, told: list[dict[str, Any]]) -> None:
+def commit(options: dict[str, Any], job: str, name: str, batch: int | None, results: list[dict[str, Any]]) -> None:
     """Appends the staged rows, unless they were appended before.
 
     Args:
@@ -106,32 +106,32 @@ def commit(options: dict[str, Any], job: str, name: str, batch: int | None, told
         job: job of the folder with the files.
         name: streaming query, or name of the job.
         batch: batch number of a streaming query, or None.
-        told: results of the tasks, in the order of the rows.
+        results: results of the tasks, in the order of the rows.
 
     Raises:
         InvalidMessageError: rows cannot become messages, and the option `mode` does not skip them. Nothing is appended.
     """
     path = options["path"]
-    refused = causes(told)
+    refused = causes(results)
     if refused and options.get("mode", "FAILFAST") == "FAILFAST" and not _was_done(path, name, batch):
-        raise InvalidMessageError(_refusal(refused, told))
+        raise InvalidMessageError(_refusal(refused, results))
     appended = False
     with _locked(path) as store:
         _finish(store)
-        if any(each["rows"] for each in told) and not _was_done(path, name, batch):
-            _make_topics(store, options, told)
-            _journal(store, options, job, name, batch, told)
+        if any(each["rows"] for each in results) and not _was_done(path, name, batch):
+            _make_topics(store, options, results)
+            _journal(store, options, job, name, batch, results)
             _finish(store)
             appended = True
-    _report(options, refused, told, batch, appended)
+    _report(options, refused, results, batch, appended)
     # Each batch of a stream has a job of its own, too.
     shutil.rmtree(stage_folder(path) / job, ignore_errors=True)
 
 
-def causes(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def causes(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the refused rows of all tasks by topic and column, each with the first row."""
     found: dict[tuple[str | None, str], dict[str, Any]] = {}
-    for each in told:
+    for each in results:
         for topic, column, rows, first, reason in each.get("refused", ()):
             place = {"first_partition": each.get("partition"), "first_row": first, "reason": reason}
             one = found.setdefault((topic, column), {"topic": topic, "column": column, "rows": 0, **place})
@@ -139,13 +139,13 @@ def causes(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _refusal(refused: list[dict[str, Any]], told: list[dict[str, Any]]) -> str:
+def _refusal(refused: list[dict[str, Any]], results: list[dict[str, Any]]) -> str:
     """Returns the text of the error about refused rows."""
     bad = sum(each["rows"] for each in refused)
     lines = [_cause(each) for each in refused[:_SHOWN_CAUSES]]
     if len(refused) > len(lines):
         lines.append(f"and {len(refused) - len(lines)} more columns")
-    whole = bad + sum(each["rows"] for each in told)
+    whole = bad + sum(each["rows"] for each in results)
     return (
         f"{bad} of {whole} rows cannot become messages, and nothing was written. {'; '.join(lines)}. "
         "Correct these rows, or skip and count them with the options mode=DROPMALFORMED and reportPath"
@@ -163,13 +163,13 @@ def _cause(each: dict[str, Any]) -> str:
 def _report(
     options: dict[str, Any],
     refused: list[dict[str, Any]],
-    told: list[dict[str, Any]],
+    results: list[dict[str, Any]],
     batch: int | None,
     appended: bool,
 ) -> None:
     """Tells how many rows were appended and skipped: in the log, and in the file of the option `reportPath`."""
     skipped = sum(each["rows"] for each in refused)
-    rows = sum(each["rows"] for each in told) if appended else 0
+    rows = sum(each["rows"] for each in results) if appended else 0
     if skipped:
         _logger.warning("%s: %d rows skipped, %d rows appended: %s", options["path"], skipped, rows, refused)
     if options.get("report"):
@@ -210,10 +210,10 @@ def _was_done(path: str, name: str, batch: int | None) -> bool:
     return done is not None and (batch is None or batch <= done["batch"])
 
 
-def _make_topics(store: mqstore.Store, options: dict[str, Any], told: list[dict[str, Any]]) -> None:
+def _make_topics(store: mqstore.Store, options: dict[str, Any], results: list[dict[str, Any]]) -> None:
     """Creates missing topics, and checks that the queues named by rows exist."""
     wanted: dict[str, int] = {}
-    for each in told:
+    for each in results:
         for topic, queue_id in each["topics"].items():
             wanted[topic] = max(wanted.get(topic, -1), queue_id)
     there = set(store.topics())
@@ -229,12 +229,12 @@ def _make_topics(store: mqstore.Store, options: dict[str, Any], told: list[dict[
 
 
 def _journal(
-    store: mqstore.Store, options: dict[str, Any], job: str, name: str, batch: int | None, told: list[dict[str, Any]]
+    store: mqstore.Store, options: dict[str, Any], job: str, name: str, batch: int | None, results: list[dict[str, Any]]
 ) -> None:
     """Writes the journal of the step."""
     # The log must be durable up to the recorded end before the journal is.
     store.flush()
-    files = [{"file": each["file"], "rows": each["rows"], "bytes": each["size"]} for each in told]
+    files = [{"file": each["file"], "rows": each["rows"], "bytes": each["size"]} for each in results]
     for each in files:
         _staged_file(store.path, job, each)
     record = options["job_id"] is not None or batch is not None

@@ -32,21 +32,21 @@ __all__ = [
     "AppendResult", "AppendResults", "ArchiveLog", "ArchiveStream", "CompactionJob", "CopyStream", "ExportRules",
     "ExportStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue",
     "Message", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
-    "NativeWorkQueue", "QueuedAppend", "RemoteDirectory", "ScanRows", "ScanStream", "SqlFilter", "Stager",
-    "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__", "_after_fork_in_child",
-    "_restore_message", "adopt_settings", "advance_archive", "append_rows", "append_staged", "archive_checksum",
-    "archive_messages", "archive_scan_rows", "archive_state", "cancel_delayed", "check_division", "check_options",
-    "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_report",
+    "NativeWorkQueue", "QueuedAppend", "RemoteDirectory", "ScanRows", "ScanStream", "SqlFilter", "StageFile", "Stager",
+    "StepWrite", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
+    "_after_fork_in_child", "_restore_message", "adopt_settings", "advance_archive", "append_rows", "archive_checksum",
+    "archive_messages", "archive_scan_rows", "archive_state", "begin_step", "cancel_delayed", "check_division",
+    "check_options", "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_report",
     "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store", "decode_records",
     "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings",
     "floor_of_topic", "floor_offset", "group_lags", "groups", "info", "is_held", "is_reclaimed_at", "is_reserved",
     "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
-    "pending_transactions", "pop_record", "queue_bounds", "quotas", "read_log", "reason_of", "rebuild", "reclaim",
-    "repair", "reschedule_delayed", "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_copy",
-    "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "sealed_segments", "segment_inodes",
-    "set_archive", "set_archive_of_copy", "set_older_topics", "set_retention", "staged_ids", "sync_groups",
-    "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan",
-    "verify_run_step", "verify_steps", "waiting_record", "work_counts", "writer_pid",
+    "pending_transactions", "pop_record", "prepare_stage", "queue_bounds", "quotas", "read_log", "reason_of", "rebuild",
+    "reclaim", "repair", "reschedule_delayed", "resume_step", "retention_limits", "retention_usage", "saved_offsets",
+    "scan_archive", "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema",
+    "sealed_segments", "segment_inodes", "set_archive", "set_archive_of_copy", "set_older_topics", "set_retention",
+    "staged_job", "sync_groups", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
+    "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -762,8 +762,34 @@ class Stager:
         -1, and the rows that cannot become messages: topic, column, number, first row and its reason.
         """
 
-def staged_ids(block: bytes) -> list[tuple[str, str]]: ...
-def append_staged(target: NativeStore, block: bytes, skip: int) -> int: ...
+@final
+class StageFile:
+    """The staged file of a task."""
+
+    def __new__(cls, path: str, job: str, name: str) -> Self: ...
+    def push(self, block: bytes) -> None:
+        """Adds a block."""
+
+    def finish(self) -> int:
+        """Syncs the file and its name. Returns its length in bytes."""
+
+@final
+class StepWrite:
+    """A step in progress. Each `next` appends a block and returns its number of messages.
+
+    After the last one the step is durable. If it is left in the middle, the next `resume_step` continues it.
+    """
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> int: ...
+
+def prepare_stage(path: str, token: str) -> str: ...
+def staged_job(path: str) -> str | None: ...
+def was_step_done(path: str, name: str, batch: int | None) -> bool: ...
+def begin_step(
+    store: NativeStore, job: str, name: str, batch: int | None, record: bool, files: list[tuple[str, int, int]]
+) -> None: ...
+def resume_step(store: NativeStore) -> StepWrite: ...
 def check_staged(target: NativeStore, topic: str) -> None: ...
 def decode_records(request: dict[str, Any], records: _Column, rows: int) -> tuple[ScanRows | None, list[int]]: ...
 def tags_codes(tags: _Column, rows: int) -> bytes: ...

@@ -154,16 +154,17 @@ def held_source(gate: Path, name: str, appended: int) -> type:
 
                     if appended == 0:
                         hold(gate, name)
-                    left, real = appended, _native.append_staged
+                    left, real = appended, _native.resume_step
 
-                    def append(*arguments: Any) -> int:
+                    def resume(store: Any) -> Any:
                         nonlocal left
-                        if left == 0:
-                            hold(gate, name)
-                        left -= 1
-                        return real(*arguments)
+                        for rows in real(store):
+                            left -= 1
+                            yield rows
+                            if left == 0:
+                                hold(gate, name)
 
-                    _native.append_staged = append
+                    _native.resume_step = resume  # type: ignore[assignment]
                     super().commit(messages)
 
             made: Any = super().writer(schema, overwrite)

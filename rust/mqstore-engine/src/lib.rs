@@ -1,7 +1,8 @@
 //! The store: one handle for all operations on a directory.
 //!
 //! `engine` has the plain data of a store that is open for writing, `read` finds messages, `write` appends, `scan` finds
-//! many messages. Above them are services that own their state: `archive` finds the segments that an archive may
+//! many messages. Above them are services that own their state: `staged` appends what other processes have prepared,
+//! `archive` finds the segments that an archive may
 //! contain, `retention` removes due segments, `topic_retention` hides due messages of a topic, `reclaim` frees the space
 //! of hidden messages, `compact` runs compactions. `store` has the facade [`Store`] and the threads. Each folder uses
 //! only those named before it. A [`Store`] for writing holds RocketMQ's lock.
@@ -22,6 +23,7 @@ pub(crate) mod read;
 pub(crate) mod reclaim;
 pub(crate) mod retention;
 pub(crate) mod scan;
+pub(crate) mod staged;
 pub(crate) mod store;
 pub(crate) mod topic_retention;
 pub(crate) mod write;
@@ -56,6 +58,9 @@ pub use scan::{
     MakeSink, Passed, RecordTest, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow,
     ScanSink,
 };
+pub use staged::{
+    StagedFile, StagedFileWriter, StagedStep, StagedWrite, job_in_progress, prepare_stage, was_done,
+};
 pub use store::{
     AppendDone, AppendQueue, AppendRequest, Archive, BackgroundTask, FindDeliveriesIn, FollowStep,
     Inspection, LogReads, NamespaceInfo, Namespaces, NonBlocking, OwnedMessage, Retentions, Settings, Stats,
@@ -67,4 +72,4 @@ pub use write::append::RefusedMessage;
 pub use write::append_marks::{MessageOrigin, TransactionMark};
 pub use write::encode::check_target;
 pub use write::raw_append::check_copy;
-pub use write::staged_batch::{StagedBlock, staged_messages};
+pub use write::staged_batch::StagedBlock;

@@ -1,6 +1,7 @@
-//! Appends of many messages: the queue of appends that do not wait, staged blocks, and copies.
+//! Appends of many messages: the queue of appends that do not wait, steps of staged messages, and copies.
 
 pub use mqstore_engine::{
-    AppendQueue, AppendRequest, MessageOrigin, OwnedMessage, RefusedMessage, StagedBlock, check_copy,
-    check_target, staged_messages,
+    AppendQueue, AppendRequest, MessageOrigin, OwnedMessage, RefusedMessage, StagedBlock, StagedFile,
+    StagedFileWriter, StagedStep, StagedWrite, check_copy, check_target, job_in_progress, prepare_stage,
+    was_done,
 };

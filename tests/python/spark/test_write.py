@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -155,28 +156,17 @@ def test_a_crash_at_any_step_is_gone_on_from(
     told = stage(path, "job", *PARTS)
     left = calls
 
-    def dying(real: Any) -> Any:
-        def call(*arguments: Any) -> Any:
-            nonlocal left
-            found = real(*arguments)
+    def dying(store: mqstore.Store) -> Iterator[int]:
+        nonlocal left
+        for rows in resume(store):
             if left == 0:
+                # A kill does not clean up, so the journal stays.
                 raise Killed
             left -= 1
-            return found
+            yield rows
 
-        return call
-
-    # A kill does not clean up, so the journal stays.
-    monkeypatch.setattr(_native, "append_staged", dying(_native.append_staged))
-    monkeypatch.setattr(_append, "sync_folder", lambda _folder: None)
-    real = Path.unlink
-
-    def keep(self: Path, *arguments: Any, **named: Any) -> None:
-        if left == 0 and self.name == "journal.json":
-            raise Killed
-        real(self, *arguments, **named)
-
-    monkeypatch.setattr(Path, "unlink", keep)
+    resume = _native.resume_step
+    monkeypatch.setattr(_native, "resume_step", dying)
     with pytest.raises(Killed):
         _append.commit(options(path, "nightly"), "job", "nightly", None, told)
     monkeypatch.undo()
@@ -227,13 +217,36 @@ def test_the_next_write_ends_one_that_was_interrupted(tmp_path: Path) -> None:
     told = stage(path, "one", *PARTS)
     with mqstore.open(path, "rw") as store:
         store.create_topic("t")
-        _append._journal(store, options(path), "one", "one", None, told)
+        _append._begin(store, options(path), "one", "one", None, told)
     assert mqstore.spark.resume(path) == 60
     assert mqstore.spark.resume(path) == 0
     assert bodies(path) == ALL
     told = stage(path, "two", [b"more"])
     _append.commit(options(path), "two", "two", None, told)
     assert bodies(path) == ALL + Counter({b"more": 1})
+
+
+def test_a_step_whose_part_of_the_log_is_gone_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    mqstore.open(path, "create", segment_size=32 << 10).close()
+    told = stage(path, "one", *PARTS)
+    with mqstore.open(path, "rw", segment_size=32 << 10, retention_bytes=64 << 10) as store:
+        _append._begin(store, options(path), "one", "one", None, told)
+        assert next(_native.resume_step(store)) == 7
+        store.append_many("other", [b"x" * 1000] * 200)
+        store.expire()
+        with pytest.raises(mqstore.CorruptionError, match=r"journal\.json.*retention has deleted.*move the file away"):
+            _native.resume_step(store)
+
+
+def test_rows_of_a_topic_that_was_deleted_meanwhile_are_not_appended_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    told = stage(path, "one", *PARTS)
+    with mqstore.open(path, "rw") as store:
+        _append._begin(store, options(path), "one", "one", None, told)
+        assert next(_native.resume_step(store)) == 7
+        store.delete_topic("t")
+    assert mqstore.spark.resume(path) == 53
 
 
 def test_a_topic_that_takes_no_rows_stops_a_write_before_the_first(tmp_path: Path) -> None:
@@ -478,7 +491,7 @@ def test_a_damaged_journal_says_what_to_do(tmp_path: Path, text: str) -> None:
     assert (home / "journal.json").read_text() == text
     (home / "done" / "q.json").write_text(text)
     with pytest.raises(mqstore.CorruptionError, match=r"q\.json.*move the file away"):
-        _append._was_done(str(path), "q", 1)
+        _native.was_step_done(str(path), "q", 1)
 
 
 def test_an_empty_token_is_made_again(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
             &["engine"],
             &["read"],
             &["archive", "compact", "scan", "write"],
-            &["retention"],
+            &["retention", "staged"],
             &["reclaim", "topic_retention"],
             &["store"],
         ],

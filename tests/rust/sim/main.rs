@@ -12,6 +12,7 @@
 //! | `reclaiming` | reclaims of space that are interrupted |
 //! | `remaking` | recoveries that rebuild lost files, and are interrupted |
 //! | `repairing` | repairs, copies and snapshots |
+//! | `staging` | the steps of parallel writes |
 //! | `transactions` | transactions, all or nothing |
 //! | `failing_calls` | what a caller sees if a system call fails |
 //! | `timing` | delayed messages: none early, none lost, none twice |
@@ -40,6 +41,7 @@ mod mutants;
 mod reclaiming;
 mod remaking;
 mod repairing;
+mod staging;
 mod states;
 mod switches;
 mod timing;

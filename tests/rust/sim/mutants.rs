@@ -12,7 +12,8 @@ use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
 use crate::{
-    compacting, decay, faults, feeding, foreign, keeping, reclaiming, remaking, repairing, switches, timing,
+    compacting, decay, faults, feeding, foreign, keeping, reclaiming, remaking, repairing, staging, switches,
+    timing,
 };
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
@@ -266,6 +267,10 @@ fn repairs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     repairing::hunt(stop).map(|_| ())
 }
 
+fn stagings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    staging::hunt(1, stop).map(|_| ())
+}
+
 fn failed_syncs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     faults::failed_syncs(400, stop).map(|_| ())
 }
@@ -301,6 +306,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
         "reclaim" => ("reclaims", reclaims),
         "repair" | "copy" | "snapshot" => ("repairs", repairs),
         "retention" => ("deletions", deletions),
+        "staged" => ("stagings", stagings),
         _ if name.contains("torn") || name.starts_with("mark.two") => ("tears", tears),
         _ if name.contains("log_path") => ("deletions", deletions),
         "scan" | "read" => ("decays", decays),

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore import _native
-from mqstore._admin.files import sync_folder
 from mqstore._admin.nearest import nearest
 from mqstore.errors import InvalidMessageError, MQStoreError
 from mqstore.spark._locks import SAME_PATH
@@ -95,20 +94,13 @@ def stage(
     query = context.getLocalProperty("sql.streaming.queryId")
     attempt = f"{context.partitionId()}-{context.attemptNumber()}-{context.taskAttemptId()}-{secrets.token_hex(8)}.run"
     file = f"{batch or 0}/{attempt}"
-    home = stage_folder(options["path"]) / job
     _same_folder(options)
-    path = home / file
-    path.parent.mkdir(parents=True, exist_ok=True)
+    out = _native.StageFile(options["path"], job, file)
     rows, topics, refused = 0, dict[str, int](), list[Refused]()
-    with path.open("xb") as out:
-        for block, count in _blocks(options, batches, topics, refused):
-            out.write(block)
-            rows += count
-        out.flush()
-        os.fsync(out.fileno())
-        size = out.tell()
-    for folder in (path.parent, home, home.parent):
-        sync_folder(folder)
+    for block, count in _blocks(options, batches, topics, refused):
+        out.push(block)
+        rows += count
+    size = out.finish()
     return context.partitionId(), file, rows, size, query, topics, refused
 
 

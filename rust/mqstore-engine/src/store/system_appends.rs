@@ -5,6 +5,7 @@ use mqstore_base::message::{Appended, NewMessage};
 use mqstore_format::{Host, MadeKey};
 
 use super::Store;
+use crate::staged::{StagedStep, StagedWrite};
 use crate::write::append::RefusedMessage;
 use crate::write::append_marks::{AppendMarks, MessageOrigin, TransactionMark};
 
@@ -53,17 +54,22 @@ impl SystemAppends<'_> {
         self.0.engine("append")?.append_batch_copy(message, origin)
     }
 
-    /// Appends staged messages: all of them, or none after an error in one of them. Messages without a queue go to the
-    /// queue that [`Store::append`] would use.
+    /// Begins a step of staged messages, whose files must be there. [`Self::resume_staged`] appends them.
     ///
     /// # Errors
-    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
-    pub fn append_staged(&self, messages: &[NewMessage<'_>], born_host: Host) -> Result<(), StoreError> {
-        let origins: Vec<_> = messages
-            .iter()
-            .map(|message| MessageOrigin { sys_flag: message.sys_flag, born_host, reconsume_times: 0 })
-            .collect();
-        self.append_copies(messages, &origins).map(drop)
+    /// [`StoreError::Corrupt`] for a file that is missing or has another length; errors of the system.
+    pub fn begin_staged(&self, step: StagedStep) -> Result<(), StoreError> {
+        StagedWrite::begin(self.0.engine("append")?, step)
+    }
+
+    /// Returns the step of staged messages that has begun; `None` if there is none. Their hosts are `born_host`.
+    /// Messages without a queue go to the queue that [`Store::append`] would use.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] for a damaged journal or file, and if retention has deleted the part of the log in which
+    /// messages of the step can be.
+    pub fn resume_staged(&self, born_host: Host) -> Result<Option<StagedWrite>, StoreError> {
+        StagedWrite::resume(self.0.engine("append")?, born_host)
     }
 
     /// Appends messages that belong together; `marks` has the mark of each message, in the same order. See

@@ -23,7 +23,7 @@
 //! messages that are in the log already. A block can be damaged on its way, so its checksum and all lengths are
 //! checked.
 //!
-//! RocketMQ has no such file. This module syncs nothing; the code that writes blocks to a file does.
+//! RocketMQ has no such file. This module syncs nothing; `staged` does, which writes blocks to files.
 
 use mqstore_format::{Properties, SysFlag, crc31, validate_topic};
 
@@ -114,12 +114,29 @@ impl StagedBlock {
     }
 }
 
+/// What the head of a block says.
+pub(crate) struct BlockHead {
+    pub(crate) messages: u32,
+    /// Bytes of the block, with its head.
+    pub(crate) bytes: u64,
+}
+
+impl BlockHead {
+    pub(crate) const BYTES: usize = HEAD_BYTES;
+
+    /// Decodes a head. Whether it is true is checked with the whole block: [`staged_messages`].
+    pub(crate) fn decode(head: &[u8; HEAD_BYTES]) -> Self {
+        let field = |at| u32::from_be_bytes(number(head, at).unwrap_or_default());
+        Self { messages: field(4), bytes: u64::from(field(8)) + HEAD_BYTES as u64 }
+    }
+}
+
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
 /// Returns the messages of the block in `bytes`; `None` if `bytes` is not exactly one valid block.
-pub fn staged_messages(bytes: &[u8]) -> Option<Vec<NewMessage<'_>>> {
+pub(crate) fn staged_messages(bytes: &[u8]) -> Option<Vec<NewMessage<'_>>> {
     let rows = bytes.get(HEAD_BYTES..)?;
     let count = u32::from_be_bytes(number(bytes, 4)?) as usize;
     let length = u32::from_be_bytes(number(bytes, 8)?) as usize;

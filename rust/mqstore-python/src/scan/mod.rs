@@ -18,6 +18,7 @@ mod request;
 mod running_scan;
 mod scan_rows;
 mod staged_rows;
+mod staged_write;
 mod text_columns;
 mod transfer;
 
@@ -224,6 +225,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     archive::register(module)?;
     transfer::register(module)?;
     staged_rows::register(module)?;
+    staged_write::register(module)?;
     expressions::register(module)?;
     module.add_function(wrap_pyfunction!(scan_cuts, module)?)?;
     module.add_function(wrap_pyfunction!(scan_open, module)?)?;

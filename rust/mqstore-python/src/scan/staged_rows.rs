@@ -1,12 +1,11 @@
-//! Converts Arrow columns to staged messages, and appends staged messages to a store.
+//! Converts Arrow columns to staged messages.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use mqstore::append::{StagedBlock, staged_messages};
+use mqstore::append::StagedBlock;
 use mqstore::body_compression::{BodyCompression, CompressedBody};
-use mqstore::error::StoreError;
 use mqstore::format::record::MAX_PROPERTIES_BYTES;
 use mqstore::format::{MadeKey, UniqueKeyGenerator};
 use mqstore::io::Clock;
@@ -18,9 +17,8 @@ use pyo3::types::PyBytes;
 use crate::arrow::append_stream::open_stream;
 use crate::arrow::message_columns::{MessageColumns, RefusedRow};
 use crate::convert::options::compression_of_call;
-use crate::error::{invalid, to_py};
+use crate::error::invalid;
 use crate::runtime::{clock, detached};
-use crate::store::NativeStore;
 
 /// Stages messages from rows; one for each task that writes.
 #[pyclass(frozen, module = "mqstore._mqstore")]
@@ -193,52 +191,7 @@ impl Stager {
     }
 }
 
-fn messages(block: &[u8]) -> Result<Vec<NewMessage<'_>>, StoreError> {
-    staged_messages(block).ok_or_else(|| StoreError::InvalidMessage {
-        reason: "a block of staged messages is damaged: its checksum or a length is wrong".to_owned(),
-    })
-}
-
-/// Returns topic and unique key of each message of a staged block.
-#[pyfunction]
-pub(crate) fn staged_ids(block: &Bound<'_, PyBytes>) -> PyResult<Vec<(String, String)>> {
-    let found = messages(block.as_bytes()).map_err(to_py)?;
-    let id = |message: &NewMessage<'_>| {
-        (message.topic.to_owned(), message.unique_key.unwrap_or_default().to_owned())
-    };
-    Ok(found.iter().map(id).collect())
-}
-
-/// Checks that staged messages of this topic can be appended.
-#[pyfunction]
-pub(crate) fn check_staged(target: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
-    let shared = target.get().shared();
-    let store = shared.store()?;
-    detached(target.py(), || store.system_appends().check_copies_to(topic))
-}
-
-/// Appends the messages of a staged block except the first `skip`. After an error in one message, none is appended.
-#[pyfunction]
-pub(crate) fn append_staged(
-    target: &Bound<'_, NativeStore>,
-    block: &Bound<'_, PyBytes>,
-    skip: usize,
-) -> PyResult<usize> {
-    let (shared, host) = (target.get().shared(), target.get().host());
-    let (store, bytes) = (shared.store()?, block.as_bytes());
-    detached(target.py(), || {
-        let found = messages(bytes)?;
-        let wanted = found.get(skip..).unwrap_or_default();
-        store.system_appends().append_staged(wanted, host)?;
-        Ok(wanted.len())
-    })
-}
-
-/// Adds the classes and functions of parallel writers to the native module.
+/// Adds the class to the native module.
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Stager>()?;
-    module.add_function(wrap_pyfunction!(staged_ids, module)?)?;
-    module.add_function(wrap_pyfunction!(append_staged, module)?)?;
-    module.add_function(wrap_pyfunction!(check_staged, module)?)?;
-    Ok(())
+    module.add_class::<Stager>()
 }

@@ -111,9 +111,10 @@ part_sim() {
     cargo_test --test sim $ARGS
 }
 
-# The lock-free code under the model checker, which replaces the atomics and so needs a separate build.
+# The lock-free code under the model checker, which replaces the atomics and so needs a separate build. The models run
+# for seconds, so a build without optimizations is faster.
 part_loom() {
-    RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p mqstore-log -p mqstore-base --lib models
+    RUSTFLAGS="--cfg loom" cargo test --profile dev --locked --target-dir target/loom -p mqstore-log -p mqstore-base --lib models
 }
 
 # ThreadSanitizer and valgrind. A tool that is not installed is skipped.

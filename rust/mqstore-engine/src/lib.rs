@@ -2,10 +2,10 @@
 //!
 //! `engine` has the plain data of a store that is open for writing, `read` finds messages, `write` appends, `scan` finds
 //! many messages. Above them are services that own their state: `staged` appends what other processes have prepared,
-//! `archive` finds the segments that an archive may
-//! contain, `retention` removes due segments, `topic_retention` hides due messages of a topic, `reclaim` frees the space
-//! of hidden messages, `compact` runs compactions. `store` has the facade [`Store`] and the threads. Each folder uses
-//! only those named before it. A [`Store`] for writing holds RocketMQ's lock.
+//! `archive` finds the segments that an archive may contain, `retention` removes due segments, `topic_retention` hides
+//! due messages of a topic, `reclaim` frees the space of hidden messages, `compact` runs compactions. `store` has the
+//! facade [`Store`] and the threads. Each folder uses only those named before it. A [`Store`] for writing holds
+//! RocketMQ's lock.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -54,7 +54,8 @@ impl SystemAppends<'_> {
         self.0.engine("append")?.append_batch_copy(message, origin)
     }
 
-    /// Begins a step of staged messages, whose files must be there. [`Self::resume_staged`] appends them.
+    /// Begins a step of staged messages, whose files must be there; an earlier step must be over.
+    /// [`Self::resume_staged`] appends them.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for a file that is missing or has another length; errors of the system.

@@ -75,6 +75,7 @@ impl StepWrite {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         self.shared.store()?;
+        py.check_signals()?;
         detached(py, || {
             let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
             step.as_mut().and_then(ForkGuarded::get_mut).map_or(Ok(None), StagedWrite::next_block)

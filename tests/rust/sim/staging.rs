@@ -157,7 +157,7 @@ fn noted(world: &World) -> Result<usize, String> {
     Ok(noted.collect::<Result<Vec<_>, _>>()?.into_iter().filter(|noted| *noted).count())
 }
 
-/// The next drivers do all steps, of which `noted` are done. They can be ended, too.
+/// The next drivers do all steps; `noted` are done before. They can be ended, too.
 fn continued(world: &mut World, noted: usize, rng: &mut Rng) -> Result<(), String> {
     let store = opened(world)?;
     if job_in_progress(&world.files()).map_err(explain)?.is_none() {

@@ -1,9 +1,9 @@
 //! Appends the messages of a step, each once.
 //!
-//! A step begins with its journal, before its first message is appended. Whoever finds a journal ends its step first:
-//! the messages in the log after the end that the journal names are the first messages of the step, also if another
-//! program appended messages meanwhile, so the others follow. When all are durable, the name of the step is noted, and
-//! then the journal goes. A step that has not begun leaves only files that are never read.
+//! A step begins with its journal, before its first message is appended. The next driver that finds a journal ends its
+//! step first: the messages in the log after the end that the journal names are the first messages of the step, also if
+//! another program appended messages meanwhile, so the others follow. When all are durable, the name of the step is
+//! noted, and then the journal goes. A step that has not begun leaves only files that are never read.
 
 use std::sync::Arc;
 

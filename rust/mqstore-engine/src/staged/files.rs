@@ -44,11 +44,12 @@ pub fn prepare_stage(files: &StoreFiles, new: &str) -> Result<String, StoreError
     })
 }
 
-/// Of several drivers at the same time, one makes the token.
+/// Of several drivers at the same time, one makes the token. Nothing is synced: the jobs that know a token end with the
+/// machine of the driver.
 fn make_token(vfs: &dyn Vfs, token: &Path, new: &str) -> io::Result<()> {
     let own = token.with_extension(format!("{:08x}.new", crc32(new.as_bytes())));
     let file = vfs.create_new(&own)?;
-    let written = file.write_all_at(new.as_bytes(), 0).and_then(|()| file.sync_all());
+    let written = file.write_all_at(new.as_bytes(), 0);
     let placed = written.and_then(|()| match vfs.hard_link(&own, token) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && vfs.stat(token)?.len > 0 => Ok(()),
         // The token is empty, or the file system has no hard links.
@@ -57,7 +58,7 @@ fn make_token(vfs: &dyn Vfs, token: &Path, new: &str) -> io::Result<()> {
     });
     // After the rename it is gone.
     let _ = vfs.remove_file(&own);
-    placed.and_then(|()| vfs.sync_dir(parent_dir(token)))
+    placed
 }
 
 /// The file of one task.

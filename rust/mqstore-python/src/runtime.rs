@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use mqstore::Store;
 use mqstore::delivery::BrokerError;
 use mqstore::error::StoreError;
-use mqstore::io::{Clock, FaultVfs, SystemClock};
+use mqstore::inspect::StoreFiles;
+use mqstore::io::{Clock, FaultVfs, OsVfs, SystemClock};
 use mqstore::store::RecoveryProgress;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -25,6 +27,11 @@ pub(crate) const SLICE: Duration = Duration::from_millis(50);
 /// Every store that is alive in this process. Only a thread with the interpreter locks it, so that a fork never copies
 /// it locked.
 static ALIVE: Mutex<Vec<Weak<SharedStore>>> = Mutex::new(Vec::new());
+
+/// Returns the files of the store in the directory at `path`.
+pub(crate) fn files_at(path: &Path) -> StoreFiles {
+    StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
+}
 
 /// The clock that measures waits.
 pub(crate) fn clock() -> &'static SystemClock {

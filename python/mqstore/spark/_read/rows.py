@@ -228,7 +228,7 @@ def _empty(options: dict[str, Any]) -> pa.RecordBatch:
     import pyarrow as pa
 
     names = [name for name in options["output"] if name in COLUMNS]
-    fields = {field.name: field for field in empty(names, options["body"]).schema}
+    fields = {field.name: field for field in schema_of({"columns": names, "body": options["body"]})}
     for name in (options["corrupt"], STORE):
         fields[name] = pa.field(name, pa.string())
     return pa.RecordBatch.from_pylist([], pa.schema([fields[name] for name in options["output"]]))

@@ -152,26 +152,22 @@ impl StepBlocks {
 impl OpenFile {
     fn open(files: &StoreFiles, job: &str, one: &StagedFile) -> Result<Self, StoreError> {
         let path = stage(files).join(job).join(&one.file);
-        let file = match files.vfs.open(&path, Access::Read) {
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            file => Some(file.at(&path, "opening staged messages")?),
+        let wrong = |what: String| StoreError::Corrupt {
+            path: path.clone(),
+            offset: 0,
+            reason: format!("{what}; none of its rows was appended"),
         };
-        let len = file.as_ref().map(|file| file.len()).transpose().at(&path, "opening staged messages")?;
-        match (file, len) {
-            (Some(file), Some(len)) if len == one.bytes => Ok(Self { file, path: path.into(), at: 0, len }),
-            (_, len) => {
-                let wanted = one.bytes;
-                let what = len.map_or_else(
-                    || "it is missing".to_owned(),
-                    |len| format!("it has {len} bytes instead of the {wanted} staged bytes"),
-                );
-                Err(StoreError::Corrupt {
-                    path,
-                    offset: 0,
-                    reason: format!("{what}; none of its rows was appended"),
-                })
+        let file = match files.vfs.open(&path, Access::Read) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(wrong("it is missing".to_owned()));
             }
+            file => file.at(&path, "opening staged messages")?,
+        };
+        let len = file.len().at(&path, "opening staged messages")?;
+        if len != one.bytes {
+            return Err(wrong(format!("it has {len} bytes instead of the {} staged bytes", one.bytes)));
         }
+        Ok(Self { file, path: path.into(), at: 0, len })
     }
 
     fn next(&mut self) -> Result<Option<BlockInFile>, StoreError> {

@@ -64,19 +64,32 @@ impl StagedWrite {
             return Ok(None);
         }
         let end = self.engine.log.appended();
-        let appended = self.append_block();
-        // An append can fail after its records are in the log, and a store that was stopped can have a part of them.
-        self.has_begun |= self.engine.log.appended() != end || self.engine.check().is_err();
-        let is_given_up = appended.is_err() && !self.has_begun;
-        if matches!(appended, Ok(None)) {
-            switch::step("staged.sync_rows", || self.engine.flush())?;
-            self.journal.note_done(&self.engine.files)?;
+        match self.append_block() {
+            Ok(None) => {
+                switch::step("staged.sync_rows", || self.engine.flush())?;
+                self.journal.note_done(&self.engine.files)?;
+                self.leave().map(|()| None)
+            }
+            Ok(appended) => {
+                self.has_begun = true;
+                Ok(appended)
+            }
+            Err(error) => {
+                // An append can fail after its records are in the log, and a store that was stopped can have a part of
+                // them.
+                self.has_begun |= self.engine.log.appended() != end || self.engine.check().is_err();
+                if !self.has_begun {
+                    self.leave()?;
+                }
+                Err(error)
+            }
         }
-        if is_given_up || matches!(appended, Ok(None)) {
-            self.is_over = true;
-            Journal::remove(&self.engine.files)?;
-        }
-        appended
+    }
+
+    /// Removes the journal of a step that is done or given up.
+    fn leave(&mut self) -> Result<(), StoreError> {
+        self.is_over = true;
+        Journal::remove(&self.engine.files)
     }
 
     fn append_block(&mut self) -> Result<Option<u64>, StoreError> {

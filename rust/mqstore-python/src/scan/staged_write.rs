@@ -1,23 +1,17 @@
 //! Steps of staged messages: the files of tasks, and the append of all of them by the driver.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore::append::{
     StagedFile, StagedFileWriter, StagedStep, StagedWrite, job_in_progress, prepare_stage, was_done,
 };
-use mqstore::inspect::StoreFiles;
-use mqstore::io::{OsVfs, SystemClock};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::{ForkGuarded, SharedStore, detached};
+use crate::runtime::{ForkGuarded, SharedStore, detached, files_at};
 use crate::store::NativeStore;
-
-fn files_of(path: &Path) -> StoreFiles {
-    StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
-}
 
 /// The staged file of a task.
 #[pyclass(frozen, module = "mqstore._mqstore")]
@@ -30,7 +24,7 @@ impl StageFile {
     /// Creates the file `name` of `job` in the store at `path`.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, job: &str, name: &str) -> PyResult<Self> {
-        let writer = detached(py, || StagedFileWriter::create(&files_of(&path), job, name))?;
+        let writer = detached(py, || StagedFileWriter::create(&files_at(&path), job, name))?;
         Ok(Self { writer: Mutex::new(Some(writer)) })
     }
 
@@ -88,19 +82,19 @@ impl StepWrite {
 #[pyfunction]
 #[pyo3(name = "prepare_stage")]
 fn prepare(py: Python<'_>, path: PathBuf, token: &str) -> PyResult<String> {
-    detached(py, || prepare_stage(&files_of(&path), token))
+    detached(py, || prepare_stage(&files_at(&path), token))
 }
 
 /// Returns the job of the step in progress in the store at `path`; None if there is none.
 #[pyfunction]
 fn staged_job(py: Python<'_>, path: PathBuf) -> PyResult<Option<String>> {
-    detached(py, || job_in_progress(&files_of(&path)))
+    detached(py, || job_in_progress(&files_at(&path)))
 }
 
 /// Returns whether the step of a job or of a batch of a query was done.
 #[pyfunction]
 fn was_step_done(py: Python<'_>, path: PathBuf, name: &str, batch: Option<i64>) -> PyResult<bool> {
-    detached(py, || was_done(&files_of(&path), name, batch))
+    detached(py, || was_done(&files_at(&path), name, batch))
 }
 
 /// Begins a step. `files` has path, number of messages and bytes of each staged file of `job`, in their order.

@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore::inspect::StoreFiles;
-use mqstore::io::{OsVfs, SystemClock};
 use mqstore::store::{ArchiveState, OlderTopics, SealedSegment};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::{about_topic, detached};
+use crate::runtime::{about_topic, detached, files_at};
 use crate::store::NativeStore;
 use crate::store::older::PythonTopics;
 
@@ -69,7 +67,7 @@ fn set_archive(store: &Bound<'_, NativeStore>, archive: Option<(u64, String)>) -
 /// Writes the archive of a new directory at `path`, whose log ends at `log_end` and was made from the archive.
 #[pyfunction]
 fn set_archive_of_copy(py: Python<'_>, path: PathBuf, log_end: u64, settings: String) -> PyResult<()> {
-    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let files = files_at(&path);
     let archive = ArchiveState { archived_to: log_end, settings };
     detached(py, || archive.save_for_copy(&files, log_end))
 }

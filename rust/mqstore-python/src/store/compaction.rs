@@ -14,12 +14,10 @@ use mqstore::compaction::{
     published_report, restore_compaction,
 };
 use mqstore::error::StoreError;
-use mqstore::inspect::StoreFiles;
-use mqstore::io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::{SLICE, SharedStore, detached};
+use crate::runtime::{SLICE, SharedStore, detached, files_at};
 use crate::store::NativeStore;
 
 /// Topics, options, threads, bytes per second: see `compaction_run`.
@@ -37,10 +35,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(compaction_restore, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_end, module)?)?;
     Ok(())
-}
-
-fn files_at(path: &Path) -> StoreFiles {
-    StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
 }
 
 /// A compaction whose steps run in other processes.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use mqstore::Store;
 use mqstore::delivery::{PendingDeliveries, first_unfinished};
 use mqstore::error::StoreError;
-use mqstore::inspect::{LostRange, Problem, RaftInfo, RepairTarget, StoreFiles, TieredInfo};
-use mqstore::io::{OsVfs, SystemClock};
+use mqstore::inspect::{LostRange, Problem, RaftInfo, RepairTarget, TieredInfo};
+use mqstore::io::SystemClock;
 use mqstore::options::StoreOptions;
 use mqstore::store::{Progress, RebuildReport, Stats};
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::convert::hooks::holder_rows;
 use crate::convert::options;
 use crate::error::to_py;
-use crate::runtime::detached;
+use crate::runtime::{detached, files_at};
 use crate::store::NativeStore;
 use crate::store::folder::StoreFolder;
 
@@ -33,7 +33,7 @@ pub(crate) fn rebuild<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let options = options::from_dict(options)?;
-    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let files = files_at(&path);
     let report =
         watched(py, progress.as_ref(), |watch| mqstore::inspect::rebuild(&files, &options, dry_run, watch))?;
     rebuild_dict(py, &report)
@@ -70,7 +70,7 @@ pub(crate) fn repair<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let options = options::from_dict(options)?;
-    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let files = files_at(&path);
     let report = watched(py, progress.as_ref(), |watch| {
         let target = match &output {
             _ if dry_run => RepairTarget::DryRun,
@@ -113,7 +113,7 @@ pub(crate) fn copy_store(
     output: PathBuf,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<()> {
-    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let files = files_at(&path);
     watched(py, progress.as_ref(), |watch| mqstore::inspect::copy_store(&files, &output, watch))
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn snapshot_store<'py>(
 /// Returns the process that has the store at `path` open for writing, if the system reports it.
 #[pyfunction]
 pub(crate) fn writer_pid(py: Python<'_>, path: PathBuf) -> Option<i32> {
-    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let files = files_at(&path);
     py.detach(|| mqstore::inspect::writer_pid(&files))
 }
 

@@ -2,21 +2,19 @@
 //!
 //! Plans, steps and answers are bytes of the core. Python carries them between processes and does not read them.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use mqstore::compaction::Document;
 use mqstore::error::StoreError;
+use mqstore::inspect::VerifyReport;
 use mqstore::inspect::distributed::{
     CONFIRMATIONS, PlannedCut, StepAnswer, VerifyPlan, VerifyStep, assemble, log_bytes, plan, run_step,
 };
-use mqstore::inspect::{StoreFiles, VerifyReport};
-use mqstore::io::{OsVfs, SystemClock};
 use mqstore::options::StoreOptions;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::runtime::detached;
+use crate::runtime::{detached, files_at};
 use crate::store::directory::{problem, watched};
 use crate::store::folder::StoreFolder;
 
@@ -29,10 +27,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(verify_run_step, module)?)?;
     module.add_function(wrap_pyfunction!(verify_assemble, module)?)?;
     Ok(())
-}
-
-fn files_at(path: &Path) -> StoreFiles {
-    StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
 }
 
 /// Returns the options of one of several workers, which uses one thread.

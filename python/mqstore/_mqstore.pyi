@@ -29,23 +29,25 @@ from mqstore.types import (
 )
 
 __all__ = [
-    "AppendResult", "AppendResults", "ArchiveLog", "ArchiveStream", "CompactionJob", "CopyStream", "ExportRules",
-    "ExportStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue",
-    "Message", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
+    "AppendResult", "AppendResults", "ArchiveHistory", "ArchiveLog", "ArchiveRange", "ArchiveStream",
+    "ArchivedMessages", "ArchivedRecordStream", "ArchivedRecords", "ArchivedRows", "CompactionJob", "CopyStream",
+    "ExportRules", "ExportStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait",
+    "LoopWorkQueue", "Message", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
     "NativeWorkQueue", "QueuedAppend", "RemoteDirectory", "ScanRows", "ScanStream", "SqlFilter", "StageFile", "Stager",
     "StepWrite", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
-    "_after_fork_in_child", "_restore_message", "adopt_settings", "advance_archive", "append_rows", "archive_checksum",
-    "archive_messages", "archive_scan_rows", "archive_state", "begin_step", "cancel_delayed", "check_division",
-    "check_options", "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store", "decode_records",
-    "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings",
-    "floor_of_topic", "floor_offset", "group_lags", "groups", "info", "is_held", "is_reclaimed_at", "is_reserved",
-    "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
-    "pending_transactions", "pop_record", "prepare_stage", "queue_bounds", "quotas", "read_log", "reason_of", "rebuild",
-    "reclaim", "repair", "reschedule_delayed", "resume_step", "retention_limits", "retention_usage", "saved_offsets",
-    "scan_archive", "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema",
-    "sealed_segments", "segment_inodes", "set_archive", "set_archive_of_copy", "set_older_topics", "set_retention",
-    "staged_job", "sync_groups", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
+    "_after_fork_in_child", "_restore_message", "adopt_settings", "advance_archive", "append_rows",
+    "archive_bytes_file", "archive_file_facts", "archive_file_summary", "archive_state", "begin_step", "cancel_delayed",
+    "check_division", "check_options", "check_rows", "check_settings", "check_staged", "compaction_end",
+    "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store",
+    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms",
+    "export_settings", "floor_of_topic", "floor_offset", "group_lags", "groups", "info", "is_held", "is_reclaimed_at",
+    "is_reserved", "is_settled", "is_system_topic", "key_hashes", "make_topics", "manifest_checksum",
+    "manifest_problem", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record",
+    "prepare_stage", "queue_bounds", "quotas", "read_log", "reason_of", "rebuild", "reclaim", "repair",
+    "reschedule_delayed", "resume_step", "retention_limits", "retention_usage", "saved_offsets", "scan_archive",
+    "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "sealed_segments",
+    "segment_inodes", "set_archive", "set_archive_of_copy", "set_older_topics", "set_retention", "staged_job",
+    "standing_of", "sync_groups", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
     "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
 ]  # fmt: skip
 
@@ -702,8 +704,8 @@ class LineStream(_Pass[tuple[bytes, int, list[tuple[str, int]], int]]):
 class CopyStream(_Pass[tuple[bytes, int, int, list[tuple[str, int]], int]]):
     """One pass over the messages that appends them to another store; created by `scan_copy`."""
 
-    def copy_archived(self, rows: ArrowStream, archive: str) -> tuple[bytes, int, int, list[tuple[str, int]]]:
-        """Copies rows of the archive at `archive`, whose records are before those of the scan.
+    def copy_archived(self, archived: ArchivedRecords) -> tuple[bytes, int, int, list[tuple[str, int]]]:
+        """Copies records of an archive, which are before those of the scan.
 
         Returns the values of a step, without the log offset.
         """

@@ -13,7 +13,7 @@ import time
 import warnings
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from mqstore import _native
 from mqstore._delivery.store import DeliveringStore
@@ -234,8 +234,6 @@ class Store(DeliveringStore):
 
     __slots__ = ("__weakref__", "_archive_link", "_archive_look", "_reads_own_archive")
 
-    # Whether reads can begin before the log.
-    _has_archive: ClassVar[bool] = False
     _archive_link: ArchiveLink
     _archive_look: _ArchiveLook
     # Whether reads continue in the archive that is configured, also if that changes.

@@ -20,7 +20,7 @@ case ${CARGO_TARGET_DIR:-} in
 *) CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR ;;
 esac
 cd "$(dirname "$0")"
-targets=${2:-"record properties batch queue_units index checkpoint raft tiered json ids_names sql compression"}
+targets=${2:-"record properties batch queue_units index checkpoint raft tiered json ids_names sql compression archive_file"}
 out=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 host=$(rustc -vV | sed -n 's/^host: //p')
 
@@ -41,7 +41,7 @@ for target in $targets; do
     log=$out/$target.log
     status=0
     "$out/$host/release/$target" "$corpus" "seeds/$target" \
-        -max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=1024 \
+        -max_total_time="$seconds" -max_len=16384 -timeout=10 -rss_limit_mb=1024 \
         -artifact_prefix="$artifacts" -print_final_stats=1 >"$log" 2>&1 || status=$?
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     rate=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")

@@ -16,7 +16,7 @@ import pytest
 
 import mqstore
 from conftest import SMALL, Cli
-from mqstore._archive import columns, run
+from mqstore._archive import run
 from restored_stores import SEGMENT, TOPICS, assert_identical, fill, filled_store, keeping, segments
 
 pytest.importorskip("pyarrow")
@@ -90,7 +90,7 @@ def test_small_ranges_give_the_same_bytes(
 ) -> None:
     monkeypatch.setattr(run, "_RANGE_BYTES", 20_000)
     monkeypatch.setattr(run, "_COMMIT_BYTES", 2 * SEGMENT)
-    monkeypatch.setattr(columns, "_GROUP_ROWS", 7)
+    monkeypatch.setattr(run, "_GROUP_ROWS", 7)
     steps: list[mqstore.Progress] = []
     store.archive.configure(tmp_path / "archive")
     report = store.archive.run(progress=steps.append)

@@ -11,7 +11,6 @@ import pytest
 
 import mqstore
 from archived_stores import KEEPING, fill, parquet_files
-from mqstore._archive.pages import WrongBytesError, pages_of
 from mqstore._publish.local import Directory
 from mqstore._remote.failure import RequestFailure
 
@@ -152,11 +151,6 @@ def test_segments_that_nobody_has_are_an_error(tmp_path: Path) -> None:
         assert found[-len(wanted) :] == wanted
         # After the missing segments nothing is wrong.
         assert [one.queue_offset for one in store.read("orders", 0, wanted[0])] == wanted
-
-
-def test_lists_in_lists_end_in_an_error() -> None:
-    with pytest.raises(WrongBytesError, match="nested too deep"):
-        pages_of(b"\x19" * 5000)
 
 
 def test_a_damaged_configuration_fails_only_reads_before_the_log(homes: tuple[Path, Path]) -> None:

@@ -17,7 +17,7 @@ import mqstore
 import mqstore.aio
 from archived_stores import KEEPING, SEGMENT, TOPICS, fill, rows_of
 from conftest import SMALL, Cli, target_at
-from mqstore._archive import columns, run
+from mqstore._archive import run
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -92,9 +92,9 @@ def test_every_verb_has_the_messages_of_the_whole_log(
     if ranges == "small":
         # Many files and row groups.
         monkeypatch.setattr(run, "_RANGE_BYTES", 20_000)
-        monkeypatch.setattr(columns, "_GROUP_ROWS", 7)
-        monkeypatch.setattr(columns, "_PAGE_BYTES", 2000)
-        monkeypatch.setattr(columns, "_PAGE_STEP_ROWS", 2)
+        monkeypatch.setattr(run, "_GROUP_ROWS", 7)
+        monkeypatch.setattr(run, "_PAGE_BYTES", 2000)
+        monkeypatch.setattr(run, "_PAGE_STEP_ROWS", 2)
         with mqstore.open(whole) as store:
             store.archive.run_to(tmp_path / "small")
     times = times_of(whole)

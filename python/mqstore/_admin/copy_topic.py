@@ -170,14 +170,11 @@ class _OlderRecords:
 
     def __init__(self, store: ContinuedReads) -> None:
         self._store = store
-        self.name = store.path
 
-    def records(self, topics: list[str], start: int, end: int) -> Iterator[tuple[Any, int]]:
-        """Yields the records between two log offsets; see `OlderRecords`."""
+    def records(self, topics: list[str], start: int, end: int) -> Iterator[_native.ArchivedRecords]:
+        """Yields the records between two log offsets."""
         if start < end:
-            history = self._store._history_before(end)
-            self.name = history.reader.place.shown
-            yield from history.records(topics, start, end)
+            yield from self._store._history_before(end).records(topics, start, end)
 
 
 class _Copy:

@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore import _extras, _native
-from mqstore._archive.columns import RecordFile, read_bytes
+from mqstore import _native
 from mqstore._archive.layout import MANIFESTS, ROOT, is_file_path, manifest_number
 from mqstore._archive.owner import COPIED, settings_with
 from mqstore._archive.place import ArchivePlace
@@ -98,7 +97,7 @@ class Archive:
         """
         files = self._place.must_have().files
         wanted = (one for one in files if one.topic is not None and topic in (None, one.topic))
-        return [self._place.full_path(one) for one in wanted]
+        return [self._place.full_path(one.path) for one in wanted]
 
     def verify(
         self, *, rebuild_manifest: bool = False, progress: Callable[[Progress], object] | None = None
@@ -120,7 +119,6 @@ class Archive:
             StoreBusyError: with `rebuild_manifest`, a run has extended the archive meanwhile.
             StorePermissionError, StoreIOError: a request failed.
         """
-        _extras.module("pyarrow.parquet", "arrow")
         started = time.monotonic()
         new: ArchiveManifest | None = None
         problems: list[str] = []
@@ -233,7 +231,7 @@ class Archive:
 
     def _file(self, one: ArchivedFile) -> ArchiveFile:
         return ArchiveFile(
-            path=self._place.full_path(one),
+            path=self._place.full_path(one.path),
             topic=one.topic,
             first_log_offset=one.start,
             end_log_offset=one.end,
@@ -248,15 +246,11 @@ class Archive:
 
     def _check(self, one: ArchivedFile) -> int:
         """Checks a file. Returns the number of its records."""
+        shown = self._place.full_path(one.path)
         with self._place.opened(one) as path:
-            if one.topic is None:
-                sizes = [len(content) for _, content in read_bytes(path)]
-                found = (len(sizes), 0, sum(sizes))
-            else:
-                found = RecordFile(path).checksum()
-        if found != (one.rows, one.crc_sum, one.record_bytes):
-            reason = "its records are not those of the log: restore the file from a copy"
-            raise CorruptionError(self._place.full_path(one), 0, reason)
+            rows, record_bytes, crc_sum, *_ = _native.archive_file_summary(path, shown, one.record_bytes)
+        if (rows, record_bytes, crc_sum) != (one.rows, one.record_bytes, one.crc_sum):
+            raise CorruptionError(shown, 0, "its records are not those of the log: restore the file from a copy")
         return 0 if one.topic is None else one.rows
 
 
@@ -366,7 +360,6 @@ class StoreArchive:
                 these messages, call `configure(None)` first.
             StorePermissionError, StoreIOError: a request failed.
             DiskFullError: no space in the target, or in the folder for temporary files (`TMPDIR`).
-            ImportError: pyarrow is not installed.
         """
         state = self._configured()
         values, known = json.loads(state[1]), state[1]

@@ -11,17 +11,16 @@ After an error, an iterator of messages repeats from the same place, and one of 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mqstore import _extras, _native
-from mqstore._archive.history import LIGHT, History, QueueRange, bounds_after, end_of, standing
-from mqstore._archive.older import OlderMessages, OlderTopics
+from mqstore._archive.manifest import ArchivedSegment, LastRecord
 from mqstore._archive.owner import check_owner
 from mqstore._archive.place import ArchivePlace
-from mqstore._archive.reader import ArchiveReader
 from mqstore._read.lasting import Lasting
 from mqstore._read.stores import RowSource
 from mqstore._times import milliseconds_of
@@ -32,13 +31,19 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from mqstore._native import MessageIterator, NativeStore, StoredMessage
+    from mqstore._native import ArchiveHistory, MessageIterator, NativeStore, StoredMessage
     from mqstore._read.scan import Scan
     from mqstore.types import Duration, Filter, OnDamage, ReadBound, StorePath, Time
 
 
 # Messages of one step of an event loop.
 _STEP = 64
+
+# Begin of the names of light queues, which have no files of their own in an archive.
+_LIGHT = "%LMQ%"
+
+# Bit of `sys_flag` of a batch of messages in one record.
+_BATCH = 0x80
 
 # Attempts to begin a read while retention deletes segments.
 _ATTEMPTS = 20
@@ -61,10 +66,10 @@ class ArchiveLink:
         self._place = None if target is None else ArchivePlace(target, options)
         self._problem = problem
         self.begin = begin or 0
-        self._history: History | None = None
+        self._history: ArchiveHistory | None = None
         self._lock = threading.Lock()
 
-    def history(self, store: NativeStore, log_start: int) -> History:
+    def history(self, store: NativeStore, log_start: int) -> ArchiveHistory:
         """Returns the records of the archive, with a manifest that reaches the start of the log if there is one.
 
         Raises:
@@ -76,12 +81,33 @@ class ArchiveLink:
             assert self._problem is not None
             raise self._problem.with_traceback(None)
         with self._lock:
-            if self._history is None:
-                reader = ArchiveReader(self._place)
-                check_owner(store, self._place.shown, reader.manifest(log_start))
-                self._history = History(reader, store)
-            self._history.reader.manifest(log_start)
-            return self._history
+            history = self._history
+            if history is None:
+                history = self._place.history()
+                self._place.refresh(history)
+                last, segments = history.last_facts()
+                record = None if last is None else LastRecord(*last)
+                check_owner(store, self._place.shown, record, [ArchivedSegment(*one) for one in segments])
+                self._history = history
+            if history.end is not None and history.end < log_start:
+                self._place.refresh(history)
+            return history
+
+
+def _bounds_after(store: NativeStore, topic: str, log_start: int) -> list[tuple[int, int, int]]:
+    """Returns the queues of a topic whose older messages can be in an archive, with their bounds in the log.
+
+    `log_start` is the log offset at which the log begins. The list is empty if the log alone has the topic.
+    """
+    return [] if not log_start or topic.startswith(_LIGHT) else _native.queue_bounds(store, topic)
+
+
+def _end_of(message: StoredMessage) -> int:
+    """Returns the queue offset after a message; a batch of messages takes several."""
+    if message.sys_flag & _BATCH:
+        count = message.properties.get("INNER_NUM", "1")
+        return message.queue_offset + max(1, int(count) if count.isdecimal() else 1)
+    return message.queue_offset + 1
 
 
 class ContinuedReads(_native.NativeStore):
@@ -97,7 +123,7 @@ class ContinuedReads(_native.NativeStore):
         start = int(self._stats()["log_min_offset"])
         return 0 if start <= self._archive_link.begin else start
 
-    def _history_before(self, log_start: int) -> History:
+    def _history_before(self, log_start: int) -> ArchiveHistory:
         return self._archive_link.history(self, log_start)
 
     def read(
@@ -140,7 +166,7 @@ class ContinuedReads(_native.NativeStore):
         plain = super().lookup(
             topic, key, start_time=start_time, end_time=end_time, limit=limit, newest_first=newest_first
         )
-        if not _native.queue_bounds(self, topic) or topic.startswith(LIGHT):
+        if not _native.queue_bounds(self, topic) or topic.startswith(_LIGHT):
             return plain
         first = None if start_time is None else milliseconds_of("start_time", start_time)
         last = None if end_time is None else milliseconds_of("end_time", end_time) + 1
@@ -155,7 +181,7 @@ class ContinuedReads(_native.NativeStore):
             if start >= end:
                 return iter(())
             history = self._history_before(end)
-            return history.lookup(topic, key, (start, end), (first, last), newest=newest_first)
+            return history.lookup(self, topic, key, start, end, (first, last), newest_first)
 
         def moved() -> Iterator[StoredMessage]:
             """The messages that retention deleted after the look-up began."""
@@ -169,13 +195,13 @@ class ContinuedReads(_native.NativeStore):
     def get(self, id: str) -> StoredMessage | None:
         """Returns the message with an id; see `NativeStore.get`."""
         found = super().get(id)
-        is_answer = found is not None and (found.unique_id != id or standing(found.topic) == 0)
+        is_answer = found is not None and (found.unique_id != id or _native.standing_of(found.topic) == 0)
         if is_answer or not (log_start := self._log_start()):
             return found
         # The log can have the dead letter of a message that only the archive has.
-        older = self._history_before(log_start).by_id(id, log_start)
+        older = self._history_before(log_start).by_id(self, id, log_start)
         both = (one for one in (found, older) if one is not None)
-        return min(both, key=lambda one: standing(one.topic), default=None)
+        return min(both, key=lambda one: _native.standing_of(one.topic), default=None)
 
     def get_at(self, commit_log_offset: int) -> StoredMessage:
         """Returns the message at a log offset; see `NativeStore.get_at`."""
@@ -185,7 +211,7 @@ class ContinuedReads(_native.NativeStore):
             log_start = self._log_start()
             if not 0 <= commit_log_offset < log_start:
                 raise
-            found = self._history_before(log_start).at(commit_log_offset)
+            found = self._history_before(log_start).at(self, commit_log_offset)
             if found is None:
                 raise
             return found
@@ -200,9 +226,9 @@ class ContinuedReads(_native.NativeStore):
             if not oldest <= queue_offset < low:
                 raise OffsetOutOfRangeError(topic, queue_id, queue_offset, oldest, high) from None
             log_start = self._log_start()
-            wanted = QueueRange(queue_id, queue_offset, queue_offset + 1)
+            wanted = [(queue_id, queue_offset, queue_offset + 1)]
             history = self._history_before(log_start)
-            return next(history.queue(topic, wanted, log_start, None, "raise"), None)
+            return next(history.read(self, topic, wanted, log_start, None, "raise"), None)
 
     def messages_at(self, topic: str, queue_id: int, queue_offsets: Iterable[int]) -> list[StoredMessage | None]:
         """Returns the messages at offsets of a queue; see `NativeStore.messages_at`."""
@@ -218,7 +244,7 @@ class ContinuedReads(_native.NativeStore):
         """Returns the offset for a store time; see `NativeStore.offset_for_time`."""
         found = super().offset_for_time(topic, queue_id, time, boundary=boundary)
         log_start = self._log_start()
-        bounds = bounds_after(self, topic, log_start)
+        bounds = _bounds_after(self, topic, log_start)
         low = next((low for number, low, _ in bounds if number == queue_id), None)
         if low is None or found > low:
             return found
@@ -228,25 +254,31 @@ class ContinuedReads(_native.NativeStore):
             return found
         history = self._history_before(log_start)
         if boundary == "lower":
-            past = history.offset_for_time(topic, queue_id, time_ms)
+            past = history.offset_for_time(self, topic, queue_id, time_ms)
             return found if past is None else min(past, found)
-        past = history.last_offset(topic, queue_id, time_ms, low)
+        past = history.last_offset(self, topic, queue_id, time_ms, low)
         if past is None:
-            past = history.first_offset(topic, queue_id)
+            past = history.first_offset(self, topic, queue_id)
         return found if past is None else min(past, found)
 
     def _count_older_messages(self) -> None:
         """Lets the limits of topics count the messages of the archive."""
-        _native.set_older_topics(self, OlderTopics(self))
+        _native.set_older_topics(self, weakref.ref(self))
 
-    def _older_messages(self, filter: Filter | None, on_damage: OnDamage) -> OlderMessages:
-        return OlderMessages(self, filter, on_damage)
+    def _older_history(self, topic: str) -> tuple[ArchiveHistory, int] | None:
+        """Returns the archive and the log offset at which the log begins; None if the log has all of the topic."""
+        log_start = self._log_start()
+        return (self._history_before(log_start), log_start) if _bounds_after(self, topic, log_start) else None
+
+    def _limit_history(self, log_start: int) -> tuple[ArchiveHistory, int] | None:
+        """Returns the archive for the limits of topics; None if it has nothing from before the log."""
+        return (self._history_before(log_start), log_start) if self._log_start() else None
 
     def _oldest_offset(self, topic: str, queue_id: int, min_offset: int) -> int:
         log_start = self._log_start()
-        if not bounds_after(self, topic, log_start):
+        if not _bounds_after(self, topic, log_start):
             return min_offset
-        oldest = self._history_before(log_start).first_offset(topic, queue_id)
+        oldest = self._history_before(log_start).first_offset(self, topic, queue_id)
         return min_offset if oldest is None else min(oldest, min_offset)
 
     def scan(self, **conditions: Any) -> Scan:
@@ -267,7 +299,7 @@ def _bounds_of(
     store: ContinuedReads, topic: Any, queue_id: int | None, start: ReadBound | None
 ) -> dict[int, tuple[int, int]]:
     """Returns the bounds in the log of the queues of a read; none if it is wrong, or if no archive has its topic."""
-    if not isinstance(topic, str) or topic.startswith(LIGHT) or (isinstance(start, int) and queue_id is None):
+    if not isinstance(topic, str) or topic.startswith(_LIGHT) or (isinstance(start, int) and queue_id is None):
         return {}
     return {one: (low, high) for one, low, high in _native.queue_bounds(store, topic) if queue_id in (None, one)}
 
@@ -370,11 +402,11 @@ class ContinuedMessages(Iterator["StoredMessage"]):
             for queue_id, low in lows.items():
                 first = self._next.get(queue_id, 0)
                 end = min(low, self._limits.get(queue_id, low))
-                if first < end and history.has(self._topic, queue_id):
-                    wanted.append(QueueRange(queue_id, first, end))
+                if first < end and history.has(self._store, self._topic, queue_id):
+                    wanted.append((queue_id, first, end))
             past = self._of_archive(history, wanted, log_start) if wanted else None
         # What the log has before these offsets comes from the archive, too.
-        self._log, self._past, self._lows_of_log = log, past, {one.queue_id: one.end for one in wanted}
+        self._log, self._past, self._lows_of_log = log, past, {queue_id: end for queue_id, _, end in wanted}
         self._lows_at_begin = lows
 
     def _opened_log(self) -> MessageIterator:
@@ -407,12 +439,10 @@ class ContinuedMessages(Iterator["StoredMessage"]):
         bounds = _native.queue_bounds(self._store, self._topic)
         return {one: low for one, low, _ in bounds if self._queue_id in (None, one)}
 
-    def _of_archive(self, history: History, wanted: list[QueueRange], log_start: int) -> Iterator[StoredMessage]:
-        if len(wanted) == 1:
-            found = history.queue(self._topic, wanted[0], log_start, self._filter, self._on_damage)
-        else:
-            found = history.topic(self._topic, wanted, log_start, self._filter, self._on_damage)
-        for message in found:
+    def _of_archive(
+        self, history: ArchiveHistory, wanted: list[tuple[int, int, int]], log_start: int
+    ) -> Iterator[StoredMessage]:
+        for message in history.read(self._store, self._topic, wanted, log_start, self._filter, self._on_damage):
             if self._first_time is not None and message.store_timestamp < self._first_time:
                 continue
             if self._end_time is not None and message.store_timestamp >= self._end_time:
@@ -426,9 +456,9 @@ class ContinuedMessages(Iterator["StoredMessage"]):
         low = max(self._next.get(queue_id, 0), self._lows_of_log.get(queue_id, 0))
         limit = self._limits.get(queue_id)
         is_after = (limit is not None and offset >= limit) or self._is_late(message)
-        if is_after or (offset < low and end_of(message) <= low):
+        if is_after or (offset < low and _end_of(message) <= low):
             return False
-        self._next[queue_id] = end_of(message)
+        self._next[queue_id] = _end_of(message)
         return True
 
     def _is_late(self, message: StoredMessage) -> bool:
@@ -441,7 +471,7 @@ class ContinuedMessages(Iterator["StoredMessage"]):
             return []
         found = list(islice(self._past, most))
         for message in found:
-            self._next[message.queue_id] = max(end_of(message), self._next.get(message.queue_id, 0))
+            self._next[message.queue_id] = max(_end_of(message), self._next.get(message.queue_id, 0))
         if not found:
             self._past = None
             for queue_id, low in self._lows_of_log.items():
@@ -541,11 +571,11 @@ class ContinuedScan(RowSource):
         store = self._store
         position = 0 if request.get("from") is None else int(request["from"])
         topics = request.get("topics")
-        names_compacted = any(not one.startswith(LIGHT) and _is_compacted(store, one) for one in topics or ())
+        names_compacted = any(not one.startswith(_LIGHT) and _is_compacted(store, one) for one in topics or ())
         while True:
             log_start = store._log_start()
             if position < log_start and not names_compacted:
-                for rows in store._history_before(log_start).scan(request, position, log_start):
+                for rows in store._history_before(log_start).scan(store, request, position, log_start):
                     yield pyarrow.record_batch(rows)
                 position = log_start
             # A scan of the first segment on needs no position, so that its plan is free.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from mqstore._archive.layout import is_file_path
+from mqstore import _native
 from mqstore._remote.failure import RequestFailure
 from mqstore._reports import ArchiveQueue, _Report
 
@@ -17,11 +15,6 @@ if TYPE_CHECKING:
 
 _KIND = "mqstore archive"
 _VERSION = 1
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_ID = re.compile(r"[0-9a-f]{32}")
-_LARGEST = 1 << 63
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +132,8 @@ class ArchiveManifest(_Report):
     def encoded(self) -> bytes:
         """Returns the content of the object."""
         values = {"kind": _KIND, "version": _VERSION, **asdict(self)}
-        return json.dumps({**values, "checksum": _checksum(values)}, separators=(",", ":")).encode() + b"\n"
+        checksum = _native.manifest_checksum(json.dumps(values))
+        return json.dumps({**values, "checksum": checksum}, separators=(",", ":")).encode() + b"\n"
 
 
 def decoded(path: str, content: bytes) -> ArchiveManifest:
@@ -148,57 +142,12 @@ def decoded(path: str, content: bytes) -> ArchiveManifest:
     Raises:
         RequestFailure: the content is damaged, or of another version (cause `damaged`).
     """
-
-    def refuse(why: str, remedy: str = "verify the archive with rebuild_manifest") -> RequestFailure:
-        return RequestFailure("damaged", path, f"the manifest of the archive cannot be used: {why}; {remedy}")
-
-    try:
-        values = json.loads(content)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict) or values.get("kind") != _KIND:
-        raise refuse("it is incomplete, or no manifest of an archive")
-    if values.get("version") != _VERSION:
-        raise refuse(
-            f"it has the version {values.get('version')!r}, and this mqstore reads {_VERSION}", "use a newer one"
-        )
-    if values.pop("checksum", None) != _checksum(values):
-        raise refuse("its content does not match its checksum")
-    try:
-        parts = [*values["segments"], *values["files"], values["last"] or {}]
-        parts += [queue for file in values["files"] for queue in file["queues"]]
-        if not all(isinstance(part, dict) for part in parts):
-            raise TypeError
-        found = ArchiveManifest._from_dict({field.name: values[field.name] for field in fields(ArchiveManifest)})
-    except (KeyError, TypeError):
-        raise refuse("a member is missing or unknown") from None
-    if (why := _problem(found)) is not None:
-        raise refuse(why)
-    return found
+    if (problem := _native.manifest_problem(content)) is not None:
+        raise wrong_manifest(path, *problem)
+    values = json.loads(content)
+    return ArchiveManifest._from_dict({field.name: values[field.name] for field in fields(ArchiveManifest)})
 
 
-def _problem(manifest: ArchiveManifest) -> str | None:
-    """Returns why a manifest with a right checksum is wrong, if it is."""
-    end = 0
-    for segment in manifest.segments:
-        if not _are_lengths(segment.base, segment.bytes, segment.end) or not segment.bytes or segment.base < end:
-            return f"the segment at {segment.base!r} is wrong"
-        end = segment.end
-    for file in manifest.files:
-        numbers = (file.start, file.end, file.rows, file.bytes, file.record_bytes, file.crc_sum)
-        is_right = is_file_path(file.path) and _are_lengths(*numbers) and file.start <= file.end
-        if not (is_right and _DIGEST.fullmatch(file.sha256)):
-            return f"the entry of the file {file.path!r} is wrong"
-    if len({file.path for file in manifest.files}) != len(manifest.files):
-        return "it names a file twice"
-    if not _are_lengths(manifest.number) or not _ID.fullmatch(manifest.archive):
-        return "its number or its id is wrong"
-    return None
-
-
-def _are_lengths(*values: object) -> bool:
-    return all(type(value) is int and 0 <= value < _LARGEST for value in values)
-
-
-def _checksum(values: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+def wrong_manifest(path: str, why: str, remedy: str) -> RequestFailure:
+    """Returns the failure for a manifest that cannot be used."""
+    return RequestFailure("damaged", path, f"the manifest of the archive cannot be used: {why}; {remedy}")

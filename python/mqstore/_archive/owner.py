@@ -17,9 +17,9 @@ from mqstore._archive.place import ArchivePlace
 from mqstore.errors import CorruptionError, InvalidOptionError, MQStoreError, ResultExistsError, StoreIOError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from mqstore._archive.manifest import ArchiveManifest, LastRecord
+    from mqstore._archive.manifest import ArchivedSegment, ArchiveManifest, LastRecord
     from mqstore._native import NativeStore
 
 COPIED = "copied"
@@ -29,7 +29,14 @@ COPIED = "copied"
 _MOST_COMPARED = 8
 
 
-def check_owner(store: NativeStore, shown: str, manifest: ArchiveManifest, *, extends: bool = False) -> None:
+def check_owner(
+    store: NativeStore,
+    shown: str,
+    last: LastRecord | None,
+    segments: Sequence[ArchivedSegment],
+    *,
+    extends: bool = False,
+) -> None:
     """Compares the last record of an archive with the log of a store, if the log has it.
 
     The log no longer has the record if its segment was deleted, or if a reclaim replaced it. The log of a copy ends
@@ -38,20 +45,20 @@ def check_owner(store: NativeStore, shown: str, manifest: ArchiveManifest, *, ex
     Args:
         store: the store.
         shown: the archive, for the error.
-        manifest: its manifest.
+        last: its last record.
+        segments: its last segments.
         extends: whether the archive will be extended by this store.
 
     Raises:
         ResultExistsError: the archive is that of another store.
     """
-    last = manifest.last
     stats = store._stats()
     if last is None or last.log_offset < stats["log_min_offset"]:
         return
     if last.log_offset >= stats["log_max_offset"] and not extends and _is_copy(store):
         return
     try:
-        if _has_record(store, last) or _has_placeholder(store, manifest, last):
+        if _has_record(store, last) or _has_placeholder(store, segments, last):
             return
     except (InvalidOptionError, StoreIOError):
         # Retention has just deleted the segment.
@@ -165,12 +172,12 @@ def _has_record(store: NativeStore, last: LastRecord) -> bool:
     return hashlib.sha256(_native.read_log(store, last.log_offset, last.bytes)).hexdigest() == last.sha256
 
 
-def _has_placeholder(store: NativeStore, manifest: ArchiveManifest, last: LastRecord) -> bool:
+def _has_placeholder(store: NativeStore, segments: Sequence[ArchivedSegment], last: LastRecord) -> bool:
     """Whether a reclaim has replaced the record, and the log has segments of the archive, as their times show."""
     if not _native.is_reclaimed_at(store, last.log_offset):
         return False
     # A placeholder has the store time of the first record that it replaces.
-    compared = manifest.segments[-_MOST_COMPARED:]
+    compared = segments[-_MOST_COMPARED:]
     archived = {(one.base, one.bytes): one.first_timestamp for one in compared}
     known = [
         (first_ms, archived[base, length])

@@ -10,8 +10,9 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from mqstore import _native
 from mqstore._archive.layout import MANIFESTS, ROOT, manifest_number, manifest_path
-from mqstore._archive.manifest import decoded
+from mqstore._archive.manifest import decoded, wrong_manifest
 from mqstore._paths import is_url, object_path, shown_url, text_of
 from mqstore._publish.create import create, probe
 from mqstore._publish.local import Directory, Folder
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from mqstore.types import StorePath
 
 _WRITTEN = " from what was written: restore the file, or archive again"
+
+# Memory for Bloom filters. Each look-up needs those of all files.
+_BLOOM_BYTES = 64 << 20
 
 # Files of one call of the transport.
 _MOST_REQUESTS = 1000
@@ -80,13 +84,35 @@ class ArchivePlace:
         """Returns the manifest with a number."""
         path = manifest_path(number)
         with requests(self.shown, "read the archive"):
-            content = self._target.get(path)
-            if content is None:
-                raise RequestFailure("changed", path, "the manifest was removed meanwhile: try again")
-            found = decoded(path, content)
+            found = decoded(path, self._content(path))
             if found.number != number:
                 raise RequestFailure("damaged", path, f"the manifest says that its number is {found.number}")
             return found
+
+    def _content(self, path: str) -> bytes:
+        content = self._target.get(path)
+        if content is None:
+            raise RequestFailure("changed", path, "the manifest was removed meanwhile: try again")
+        return content
+
+    def history(self) -> _native.ArchiveHistory:
+        """Returns the messages of the archive; `refresh` gives them a manifest."""
+        root = self.full_path("")
+        return _native.ArchiveHistory(self, self.shown, root, _BLOOM_BYTES)
+
+    def refresh(self, history: _native.ArchiveHistory) -> None:
+        """Gives the messages of the archive its newest manifest.
+
+        Raises:
+            ResultNotFoundError: there is no archive.
+        """
+        numbers = self.manifest_numbers()
+        if not numbers:
+            raise ResultNotFoundError(self.shown)
+        path = manifest_path(numbers[0])
+        with requests(self.shown, "read the archive"):
+            if (problem := history.set_manifest(self._content(path), numbers[0])) is not None:
+                raise wrong_manifest(path, *problem)
 
     def must_have(self) -> ArchiveManifest:
         """Returns the newest manifest.
@@ -191,23 +217,25 @@ class ArchivePlace:
                 del content
                 yield Path(copy.name), size, digest
 
-    def parts(self, entry: ArchivedFile, ranges: list[tuple[int, int]]) -> list[Part]:
-        """Returns ranges of a file, each given by its first byte and its length, with one request for each."""
-        path = f"{ROOT}/{entry.path}"
-        with requests(self.shown, "read the archive"):
-            try:
-                found = self._target.read([(path, "", start, length) for start, length in ranges])
-            except RequestFailure as failure:
-                if failure.cause == "changed":
-                    raise _lost(entry.path, "it is missing or shorter than before") from None
-                raise
-            if any(len(part) != length for part, (_, length) in zip(found, ranges, strict=True)):
-                raise _differs(entry.path)
-            return found
+    def read_ranges(self, path: str, ranges: list[tuple[int, int]]) -> list[Part]:
+        """Returns ranges of a file, each given by its first byte and its length, with one request for each.
 
-    def full_path(self, entry: ArchivedFile) -> str:
+        Raises:
+            RequestFailure: a request failed. The native module turns it into an error.
+        """
+        try:
+            found = self._target.read([(f"{ROOT}/{path}", "", start, length) for start, length in ranges])
+        except RequestFailure as failure:
+            if failure.cause == "changed":
+                raise _lost(path, "it is missing or shorter than before") from None
+            raise
+        if any(len(part) != length for part, (_, length) in zip(found, ranges, strict=True)):
+            raise _differs(path)
+        return found
+
+    def full_path(self, path: str) -> str:
         """Returns the path or URL of a file for other programs."""
-        below = f"{ROOT}/{entry.path}"
+        below = f"{ROOT}/{path}"
         return object_path(self.text, below) if is_url(self.text) else f"{self.text.rstrip('/')}/{below}"
 
     def objects(self) -> list[Row]:

@@ -16,25 +16,18 @@ import uuid
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mqstore import _extras, _native
-from mqstore._archive.columns import RecordFile, read_bytes
+from mqstore import _native
 from mqstore._archive.layout import ROOT, is_file_path
 from mqstore._archive.manifest import ArchivedFile, ArchivedSegment, ArchiveManifest, LastRecord
-from mqstore._archive.run import NUMBERS, entry_of_rows
+from mqstore._archive.run import entry_of
 from mqstore._publish.publication import scratch
 from mqstore._remote.failure import requests
 from mqstore.errors import CorruptionError, StoreBusyError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pyarrow as pa
-
     from mqstore._archive.place import ArchivePlace
-
-_FACTS = "mqstore.archive."
 
 
 @dataclass
@@ -151,46 +144,20 @@ def _read(place: ArchivePlace, path: str) -> _Found:
     Raises:
         CorruptionError: the file is damaged, or of an earlier version.
     """
-    parquet = _extras.module("pyarrow.parquet", "arrow")
+    shown = f"{place.shown}/{ROOT}/{path}"
     with place.copied(path) as (local, size, digest):
-        try:
-            with parquet.ParquetFile(str(local)) as file:
-                footer = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
-                facts = {key.removeprefix(_FACTS): footer[key] for key in footer if key.startswith(_FACTS)}
-                is_other = "topic" not in file.schema_arrow.names
-                rows = None if is_other else file.read(columns=["topic", *NUMBERS])
-            sums = _sums(local, is_other)
-        except (OSError, ValueError, UnicodeDecodeError) as error:
-            raise CorruptionError(f"{place.shown}/{ROOT}/{path}", 0, f"the file cannot be read: {error}") from None
+        topic, footer, summary, places, last_bytes = _native.archive_file_facts(local, shown)
+    facts = dict(footer)
     if "range_files" not in facts:
         reason = "an earlier version of mqstore wrote the file, and no manifest that can be read names it"
-        raise CorruptionError(f"{place.shown}/{ROOT}/{path}", 0, reason)
-    if sums != (int(facts["rows"]), int(facts["crc32_sum"]), int(facts["record_bytes"])):
-        reason = "its records are not those of the log: restore the file from a copy"
-        raise CorruptionError(f"{place.shown}/{ROOT}/{path}", 0, reason)
-    count, crc_sum, length = sums
+        raise CorruptionError(shown, 0, reason)
+    rows, record_bytes, crc_sum, *_ = summary
+    if (rows, record_bytes, crc_sum) != tuple(int(facts[name]) for name in ("rows", "record_bytes", "crc32_sum")):
+        raise CorruptionError(shown, 0, "its records are not those of the log: restore the file from a copy")
     start, end = map(int, facts["range"].split("-"))
-    if rows is None:
-        entry = ArchivedFile(path, None, start, end, count, size, digest, record_bytes=length, crc_sum=crc_sum)
-        return _Found(entry, facts)
-    topic = rows.column("topic")[0].as_py()
-    entry = entry_of_rows(path, topic, (start, end), rows, (size, digest), (length, crc_sum))
-    return _Found(entry, facts, *_places(rows))
-
-
-def _sums(local: Path, is_other: bool) -> tuple[int, int, int]:
-    """Returns the number of records, the sum of their checksums, and that of their lengths."""
-    if not is_other:
-        return RecordFile(local).checksum()
-    sizes = [len(content) for _, content in read_bytes(local)]
-    return len(sizes), 0, sum(sizes)
-
-
-def _places(rows: pa.Table) -> tuple[list[int], list[int], int]:
-    """Returns the log offsets of records, sorted, their store times, and the length of the last one."""
-    rows = rows.sort_by("commit_log_offset")
-    times = [micros // 1000 for micros in rows.column("store_timestamp").cast("int64").to_pylist()]
-    return rows.column("commit_log_offset").to_pylist(), times, rows.column("size")[rows.num_rows - 1].as_py()
+    entry = entry_of(path, topic, (start, end), summary, (size, digest))
+    offsets, times = [offset for offset, _ in places], [time_ms for _, time_ms in places]
+    return _Found(entry, facts, offsets, times, last_bytes)
 
 
 def _manifest(
@@ -234,9 +201,9 @@ def _last_record(place: ArchivePlace, files: list[_Found]) -> LastRecord | None:
         return None
     offset, length = found.offsets[-1], found.last_bytes
     with scratch() as folder, place.opened(found.entry) as local:
-        log: Any = _native.ArchiveLog(str(folder))
+        log = _native.ArchiveLog(str(folder))
         log.add(offset, length)
-        RecordFile(local).write_to(log)
+        log.write_file(local, place.full_path(found.entry.path), found.entry.record_bytes)
         log.sync()
         content = (folder / f"{offset:020}").read_bytes()
     return LastRecord(offset, length, hashlib.sha256(content).hexdigest())

@@ -18,10 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore import _extras, _native
+from mqstore import _native
 from mqstore._admin.directories import rebuild
 from mqstore._admin.files import disk_of, locked_folder, sync_folder
-from mqstore._archive.columns import RecordFile, read_bytes
 from mqstore._archive.owner import settings_with
 from mqstore._reports import ArchiveRestoreReport, Progress
 from mqstore.errors import CorruptionError, InvalidOptionError, TopicNotFoundError
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from mqstore._archive.manifest import ArchivedFile, ArchivedSegment, ArchiveManifest
     from mqstore._archive.place import ArchivePlace
     from mqstore._options import StoreOptions
-
-# The bit of `sys_flag` of a record with several messages.
-_BATCH = 0x80
 
 
 class Restore:
@@ -50,7 +46,6 @@ class Restore:
         options: StoreOptions | None,
         progress: Callable[[Progress], object] | None,
     ) -> None:
-        _extras.module("pyarrow.parquet", "arrow")
         self._place = place
         self._home = home
         self._topics = topics
@@ -67,7 +62,8 @@ class Restore:
         self._files = [file for file in manifest.files if file.start < end and file.end > start]
         settings = {"target": place.text, "older_than": 0, "topics": manifest.topics, "level": 3}
         self._settings = settings_with(json.dumps(settings), manifest)
-        self._gaps = QueueGaps()
+        # Lines of `mqstore/repairs.jsonl`: the offsets of queues that no record has, which are no loss.
+        self._gaps: list[dict[str, Any]] = []
 
     def restore(self) -> ArchiveRestoreReport:
         """Restores the store and returns the report."""
@@ -118,29 +114,25 @@ class Restore:
                 reason = f"the archive lacks the {length:,} bytes at log offset {offset}"
                 raise CorruptionError(self._place.shown, 0, f"{reason}; verify the archive")
         log.sync()
+        time_ms = time.time_ns() // 1_000_000
+        for topic, queue_id, first, end_offset in log.gaps():
+            gap = {"topic": topic, "queue_id": queue_id, "from": first, "to": end_offset}
+            self._gaps.append({"kind": "queue", "time_ms": time_ms, **gap})
         return records
 
     def _write_file(self, log: _native.ArchiveLog, file: ArchivedFile) -> int:
         if file.topic is not None and self._topics is not None and file.topic not in self._topics:
             return 0
         with self._place.opened(file) as path:
-            start, end = self._segments[0].base, self._segments[-1].end
-            if file.topic is not None:
-                self._gaps.add(file.topic, path, (start, end))
-                return RecordFile(path).write_to(log)
-            for offset, content in read_bytes(path):
-                if start <= offset < end:
-                    self._gaps.others.append(offset)
-                    log.write(offset, content)
-            return 0
+            return log.write_file(path, self._place.full_path(file.path), file.record_bytes)
 
     def _write_notes(self, folder: Path) -> None:
         """Notes the offsets that no record has, and the archive, in which reads continue."""
-        if self._gaps.lines:
+        if self._gaps:
             path = folder / "mqstore" / "repairs.jsonl"
             path.parent.mkdir(exist_ok=True)
             with path.open("x") as file:
-                file.writelines(f"{json.dumps(line)}\n" for line in self._gaps.lines)
+                file.writelines(f"{json.dumps(line)}\n" for line in self._gaps)
                 file.flush()
                 os.fsync(file.fileno())
         if self._topics is None:
@@ -168,54 +160,6 @@ class Restore:
         before = [one for one in self._segments if one.base <= offset]
         time_ms = (before or self._segments[:1])[-1].first_timestamp
         return 0 if time_ms is None else time_ms
-
-
-class QueueGaps:
-    """The offsets of queues between records that no record has.
-
-    A topic that was deleted and made again continues at a later offset. The log of the archive is complete there, so
-    these offsets are no loss, and a note like that of a repair keeps `verify` from reporting them.
-    """
-
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-        """Lines of `mqstore/repairs.jsonl`."""
-        self.others: list[int] = []
-        """Log offsets of bytes that are no records, which can be damaged ones."""
-        # The last offset of each queue, and the log offset of its record.
-        self._last: dict[tuple[str, int], tuple[int, int]] = {}
-
-    def add(self, topic: str, path: Path, log_range: tuple[int, int]) -> None:
-        """Adds the records of a file that are in a range of the log. Files come in the order of the log."""
-        compute, parquet = _extras.module("pyarrow.compute", "arrow"), _extras.module("pyarrow.parquet", "arrow")
-        with parquet.ParquetFile(str(path)) as file:
-            rows = file.read(columns=["queue_id", "queue_offset", "commit_log_offset", "sys_flag"])
-        places = rows.column("commit_log_offset")
-        within = compute.and_(compute.greater_equal(places, log_range[0]), compute.less(places, log_range[1]))
-        rows = rows.filter(within).combine_chunks()
-        is_batch = compute.not_equal(compute.bit_wise_and(rows.column("sys_flag"), _BATCH), 0)
-        if not rows.num_rows or compute.any(is_batch).as_py():
-            # The offsets of a batch follow from its properties; a rebuild needs more than the log for them too.
-            return
-        queues, offsets = (rows.column(name).combine_chunks() for name in ("queue_id", "queue_offset"))
-        is_next = compute.and_(
-            compute.equal(queues[1:], queues[:-1]), compute.equal(compute.subtract(offsets[1:], offsets[:-1]), 1)
-        )
-        jumps = compute.add(compute.indices_nonzero(compute.invert(is_next)), 1).to_pylist()
-        starts = [0, *jumps]
-        for start, end in zip(starts, [*jumps, rows.num_rows], strict=True):
-            first, last = rows.slice(start, 1).to_pylist()[0], rows.slice(end - 1, 1).to_pylist()[0]
-            key = topic, first["queue_id"]
-            known = self._last.get(key)
-            if known is not None and known[0] + 1 < first["queue_offset"]:
-                self._note(key, (known[0] + 1, first["queue_offset"]), (known[1], first["commit_log_offset"]))
-            self._last[key] = last["queue_offset"], last["commit_log_offset"]
-
-    def _note(self, key: tuple[str, int], offsets: tuple[int, int], places: tuple[int, int]) -> None:
-        if not any(places[0] < one < places[1] for one in self.others):
-            topic, queue_id = key
-            gap = {"topic": topic, "queue_id": queue_id, "from": offsets[0], "to": offsets[1]}
-            self.lines.append({"kind": "queue", "time_ms": time.time_ns() // 1_000_000, **gap})
 
 
 def _chosen(shown: str, manifest: ArchiveManifest, times: tuple[int | None, int | None]) -> list[ArchivedSegment]:

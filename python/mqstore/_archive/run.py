@@ -14,11 +14,10 @@ import time
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from mqstore import _extras, _native
-from mqstore._archive.columns import RecordFile, has_bloom_filters, write_bytes, write_rows
+from mqstore import _native
 from mqstore._archive.layout import file_path
 from mqstore._archive.manifest import ArchivedFile, ArchivedSegment, ArchiveManifest, LastRecord
 from mqstore._archive.owner import check_owner, check_recorded
@@ -29,10 +28,8 @@ from mqstore._reports import ArchiveQueue, ArchiveReport, Progress
 from mqstore.errors import CorruptionError, ResultExistsError, StoreBusyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    import pyarrow as pa
 
     from mqstore._archive.place import ArchivePlace
     from mqstore._native import NativeStore
@@ -49,8 +46,14 @@ _MOST_WRITERS = 4
 # Largest piece of the log that is read at once.
 _PIECE_BYTES = 64 << 20
 
-NUMBERS = ("queue_id", "queue_offset", "commit_log_offset", "size", "store_timestamp")
-"""Columns from which the entry of a file is made."""
+# Rows of a row group, bytes of a page, and rows at a multiple of which a page can end.
+_GROUP_ROWS = 8192
+_PAGE_BYTES = 90 << 10
+_PAGE_STEP_ROWS = 32
+
+Summary: TypeAlias = tuple[int, int, int, int | None, int | None, list[tuple[int, int, int, int]]]
+"""Number of rows, sum of the lengths of the records, sum of their CRC-32, smallest and largest store time in epoch
+milliseconds, and the queues: number, first and last offset, number of rows."""
 
 _FILLER_HEADER_BYTES = 8
 _FILLER_MAGIC = 0xCBD43194
@@ -66,17 +69,6 @@ class Settings:
     """Only records of these topics; None is the whole log."""
     level: int = 3
     """Compression level of zstd."""
-
-
-@dataclass
-class _Range:
-    """A range of the log with its records in the order of the log."""
-
-    start: int
-    end: int
-    batches: list[Any] = field(default_factory=list)
-    files: int = 0
-    """Number of its files."""
 
 
 @dataclass
@@ -113,7 +105,6 @@ class Run:
 
     def archive(self) -> ArchiveReport:
         """Archives all segments that are due, and returns the report."""
-        _extras.module("pyarrow.parquet", "arrow")
         manifest = checked(self._store, self._place, self._settings.topics, self._state)
         if manifest is None:
             self._place.probe()
@@ -143,7 +134,7 @@ class Run:
             archived_to=manifest.end,
             missing_bytes=missing,
             young_segments=self._counts.young,
-            bloom_filters=has_bloom_filters(),
+            bloom_filters=True,
             seconds=round(time.monotonic() - self._started, 3),
         )
 
@@ -254,7 +245,7 @@ def checked(
     if manifest.topics != topics:
         wanted = "all topics" if manifest.topics is None else "the topics " + ", ".join(manifest.topics)
         raise ResultExistsError(place.shown, f"the archive there has {wanted}")
-    check_owner(store, place.shown, manifest, extends=True)
+    check_owner(store, place.shown, manifest.last, manifest.segments, extends=True)
     return manifest
 
 
@@ -310,83 +301,61 @@ class _Files:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _ranges(self, start: int, end: int) -> Iterator[_Range]:
-        """Yields the ranges of the log, each with the columns of its records. Only a single one has no records."""
-        pa, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")
-        topics = self._settings.topics
-        current = _Range(start, end)
-        held = 0
-        position = start
+    def _ranges(self, start: int, end: int) -> Iterator[_native.ArchiveRange]:
+        """Yields the ranges of the log with their records. Only a single one has no records."""
+        topics = None if self._settings.topics is None else set(self._settings.topics)
         with closing(_native.scan_archive(self._store, start, end, 1)) as stream:
-            for rows in stream:
-                batch = pa.record_batch(rows)
-                if topics is not None:
-                    batch = batch.filter(compute.is_in(batch.column("topic"), pa.array(topics)))
-                if held >= _RANGE_BYTES and batch.num_rows:
-                    current.end = position
-                    yield current
-                    current, held = _Range(position, end), 0
-                position = rows.end
-                if batch.num_rows:
-                    held += batch.nbytes
-                    current.batches.append(batch)
-                del batch
-        yield current
+            while (one := stream.next_range(_RANGE_BYTES, topics)) is not None:
+                yield one
+                del one
 
-    def _write_range(self, one: _Range) -> None:
+    def _write_range(self, one: _native.ArchiveRange) -> None:
         """Writes the files of one range."""
-        pa, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")
-        if not one.batches:
-            self._write_others(one, [(one.start, one.end)], 0)
-            return
-        table = pa.Table.from_batches(one.batches).combine_chunks()
-        one.batches.clear()
-        topics = compute.count_distinct(table.column("topic")).as_py()
-        self._write_others(one, _gaps(table, one.start, one.end), topics)
-        self._note_last(table)
-        for topic, rows, order in _by_topic(table):
-            self._write_topic(one, topic, rows, order)
+        topics = one.topics
+        files = self._write_others(one, len(topics))
+        self._note_last(one)
+        for topic in topics:
+            self._write_topic(one, topic, files)
+        one.clear()
 
-    def _note_last(self, table: pa.Table) -> None:
+    def _note_last(self, one: _native.ArchiveRange) -> None:
         """Notes the last record so far."""
-        row = table.slice(table.num_rows - 1)
-        offset, length = row.column("commit_log_offset")[0].as_py(), row.column("size")[0].as_py()
+        if one.last is None:
+            return
+        offset, length = one.last
         digest = hashlib.sha256(_native.read_log(self._store, offset, length)).hexdigest()
         with self._lock:
             if self.last is None or offset > self.last.log_offset:
                 self.last = LastRecord(offset, length, digest)
 
-    def _write_topic(self, one: _Range, topic: str, rows: pa.Table, order: Any) -> None:
-        """Writes, checks and uploads the file of one topic."""
-        compute = _extras.module("pyarrow.compute", "arrow")
-        few = rows.select([*NUMBERS, "crc"]) if order is None else rows.select([*NUMBERS, "crc"]).take(order)
-        crc_sum, length = compute.sum(few.column("crc")).as_py(), compute.sum(few.column("size")).as_py()
+    def _write_topic(self, one: _native.ArchiveRange, topic: str, files: int) -> None:
+        """Writes, checks and uploads the file of one topic, one of so many files of the range."""
+        summary = one.summary(topic)
+        rows, record_bytes, crc_sum, *_ = summary
         path = file_path(topic, one.start, one.end)
-        local = self._local(path)
-        facts = self._facts(one, few.num_rows, length, crc_sum)
-        write_rows(local, rows, order, self._settings.level, facts)
-        found = RecordFile(local).checksum()
-        if found != (few.num_rows, crc_sum, length):
+        facts = self._facts(one, files, (rows, record_bytes, crc_sum))
+        sizes = _GROUP_ROWS, _PAGE_BYTES, _PAGE_STEP_ROWS
+        content = one.file(topic, record_bytes, sizes, self._settings.level, facts)
+        if content is None:
             reason = f"the new file {path} does not give the records of the log again; report this as a bug of mqstore"
             raise CorruptionError(self._place.shown, 0, reason)
-        size, digest = self._upload(path, local)
-        self.entries.append(entry_of_rows(path, topic, (one.start, one.end), few, (size, digest), (length, crc_sum)))
+        self.entries.append(entry_of(path, topic, (one.start, one.end), summary, self._upload(path, content)))
 
-    def _write_others(self, one: _Range, gaps: Iterable[tuple[int, int]], topics: int) -> None:
-        """Writes the bytes between records of so many topics, except fillers that follow from their place."""
+    def _write_others(self, one: _native.ArchiveRange, topics: int) -> int:
+        """Writes the bytes between records of so many topics, except fillers that follow from their place.
+
+        Returns the number of the files of the range.
+        """
         is_whole = self._settings.topics is None
-        pieces = [piece for gap in gaps for piece in self._pieces(*gap)] if is_whole else []
-        one.files = topics + bool(pieces)
+        pieces = [piece for gap in one.gaps for piece in self._pieces(*gap)] if is_whole else []
         if not pieces:
-            return
+            return topics
         path = file_path(None, one.start, one.end)
-        local = self._local(path)
-        length = sum(piece[1] for piece in pieces)
-        write_bytes(local, pieces, self._settings.level, self._facts(one, len(pieces), length, 0))
-        size, digest = self._upload(path, local)
-        self.entries.append(
-            ArchivedFile(path, None, one.start, one.end, len(pieces), size, digest, record_bytes=length, crc_sum=0)
-        )
+        summary: Summary = (len(pieces), sum(piece[1] for piece in pieces), 0, None, None, [])
+        facts = self._facts(one, topics + 1, summary[:3])
+        content = _native.archive_bytes_file(pieces, self._settings.level, facts)
+        self.entries.append(entry_of(path, None, (one.start, one.end), summary, self._upload(path, content)))
+        return topics + 1
 
     def _pieces(self, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:
         """Yields the pieces of a gap whose bytes do not follow from their place."""
@@ -401,23 +370,24 @@ class _Files:
                 yield start, length, content
             start = stop
 
-    def _facts(self, one: _Range, rows: int, length: int, crc_sum: int) -> dict[str, str]:
-        """Returns the texts of the footer."""
-        return {
-            "mqstore.archive.version": "1",
-            "mqstore.archive.range": f"{one.start}-{one.end}",
-            "mqstore.archive.rows": str(rows),
-            "mqstore.archive.record_bytes": str(length),
-            "mqstore.archive.crc32_sum": str(crc_sum),
-            "mqstore.archive.range_files": str(one.files),
-            **self.facts,
-        }
+    def _facts(self, one: _native.ArchiveRange, files: int, sums: tuple[int, int, int]) -> list[tuple[str, str]]:
+        """Returns the texts of the footer: the range has so many files, and this one these sums."""
+        rows, record_bytes, crc_sum = sums
+        return [
+            ("version", "1"),
+            ("range", f"{one.start}-{one.end}"),
+            ("rows", str(rows)),
+            ("record_bytes", str(record_bytes)),
+            ("crc32_sum", str(crc_sum)),
+            ("range_files", str(files)),
+            *self.facts.items(),
+        ]
 
-    def _local(self, path: str) -> Path:
-        return self._folder / path.rpartition("/")[2]
-
-    def _upload(self, path: str, local: Path) -> tuple[int, str]:
+    def _upload(self, path: str, content: bytes) -> tuple[int, str]:
         self.paths.append(path)
+        local = self._folder / path.rpartition("/")[2]
+        local.write_bytes(content)
+        del content
         try:
             return self._place.upload(path, local)
         finally:
@@ -435,88 +405,39 @@ def group_facts(
         else:
             runs.append([one.bytes, 1])
     return {
-        "mqstore.archive.id": archive,
-        "mqstore.archive.run": run,
-        "mqstore.archive.topics": json.dumps(topics),
+        "id": archive,
+        "run": run,
+        "topics": json.dumps(topics),
         # The first log offset, then length and number of the segments that follow each other.
-        "mqstore.archive.segments": json.dumps([segments[0].base, runs]),
+        "segments": json.dumps([segments[0].base, runs]),
     }
 
 
-def entry_of_rows(
-    path: str,
-    topic: str,
-    log_range: tuple[int, int],
-    rows: pa.Table,
-    content: tuple[int, str],
-    records: tuple[int, int],
+def entry_of(
+    path: str, topic: str | None, log_range: tuple[int, int], summary: Summary, content: tuple[int, str]
 ) -> ArchivedFile:
-    """Returns the entry of a file of records.
+    """Returns the entry of a file.
 
     Args:
         path: its path.
-        topic: the topic.
+        topic: the topic; None for other bytes of the log.
         log_range: first log offset of its range of the log, and end.
-        rows: the columns `NUMBERS` of its records.
+        summary: what the native module says of its rows.
         content: length and digest of the file.
-        records: sum of the lengths of the records, and of their checksums.
     """
-    compute = _extras.module("pyarrow.compute", "arrow")
-    times = compute.min_max(rows.column("store_timestamp").cast("int64")).as_py()
-    groups = rows.group_by("queue_id").aggregate([("queue_offset", "min"), ("queue_offset", "max"), ([], "count_all")])
-    queues = [
-        ArchiveQueue(row["queue_id"], row["queue_offset_min"], row["queue_offset_max"], row["count_all"])
-        for row in groups.sort_by("queue_id").to_pylist()
-    ]
-    (start, end), (size, digest), (record_bytes, crc_sum) = log_range, content, records
+    (start, end), (size, digest) = log_range, content
+    rows, record_bytes, crc_sum, first_ms, last_ms, queues = summary
     return ArchivedFile(
         path=path,
         topic=topic,
         start=start,
         end=end,
-        rows=rows.num_rows,
+        rows=rows,
         bytes=size,
         sha256=digest,
         record_bytes=record_bytes,
         crc_sum=crc_sum,
-        first_timestamp=_milliseconds(times["min"]),
-        last_timestamp=_milliseconds(times["max"]),
-        queues=tuple(queues),
+        first_timestamp=first_ms,
+        last_timestamp=last_ms,
+        queues=tuple(ArchiveQueue(*one) for one in queues),
     )
-
-
-def _milliseconds(micros: int | None) -> int | None:
-    return None if micros is None else micros // 1000
-
-
-def _gaps(table: pa.Table, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yields the ranges of the log without rows; the rows are in the order of the log."""
-    pa, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")
-    offsets = table.column("commit_log_offset").combine_chunks()
-    ends = compute.add(offsets, table.column("size").combine_chunks().cast("int64"))
-    begins = pa.concat_arrays([offsets, pa.array([end], pa.int64())])
-    ends = pa.concat_arrays([pa.array([start], pa.int64()), ends])
-    places = compute.indices_nonzero(compute.not_equal(begins, ends))
-    for gap_start, gap_end in zip(ends.take(places).to_pylist(), begins.take(places).to_pylist(), strict=True):
-        if gap_start > gap_end:
-            raise CorruptionError("commitlog", gap_end, "two records of the log overlap at this log offset")
-        yield gap_start, gap_end
-
-
-def _by_topic(table: pa.Table) -> Iterator[tuple[str, pa.Table, Any]]:
-    """Yields each topic with its rows and the order of the rows; the order is None if they are sorted already."""
-    compute = _extras.module("pyarrow.compute", "arrow")
-    keys = [(name, "ascending") for name in ("queue_id", "queue_offset", "commit_log_offset")]
-    topics = compute.dictionary_encode(table.column("topic")).combine_chunks()
-    names = topics.dictionary.to_pylist()
-    few = table.select([name for name, _ in keys]).append_column("code", topics.indices)
-    order = compute.sort_indices(few, sort_keys=[("code", "ascending"), *keys])
-    if len(names) == 1:
-        is_sorted = compute.all(compute.equal(compute.pairwise_diff(order.cast("int64")), 1)).as_py()
-        yield names[0], table, None if is_sorted is not False and order[0].as_py() == 0 else order
-        return
-    counts = {row["values"]: row["counts"] for row in compute.value_counts(topics.indices).to_pylist()}
-    at = 0
-    for code, name in enumerate(names):
-        yield name, table, order.slice(at, counts[code])
-        at += counts[code]

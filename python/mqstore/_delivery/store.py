@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from mqstore import _native
 from mqstore._admin.nearest import unknown_topic
@@ -32,6 +32,8 @@ class DeliveringStore(_native.NativeStore):
 
     __slots__ = ("_checks",)
 
+    # Whether reads can begin before the log.
+    _has_archive: ClassVar[bool] = False
     _checks: Checks
 
     def consumer(
@@ -89,7 +91,7 @@ class DeliveringStore(_native.NativeStore):
         missing = [topic for topic in chosen if not self._queue_ids(topic)]
         if not _checked_bool("create", create) and missing:
             raise unknown_topic(missing[0], self.topics())
-        older = self._older_messages(filter, on_damage)
+        older = self._has_archive
         options = (filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage, older)
         consumer = Consumer._make(self, group, chosen, *options)
         for topic in missing:
@@ -97,10 +99,6 @@ class DeliveringStore(_native.NativeStore):
 
             logging.getLogger("mqstore").warning("group %s waits for topic %s, which does not exist yet", group, topic)
         return consumer
-
-    def _older_messages(self, _filter: Filter | None, _on_damage: OnDamage) -> object | None:
-        """Returns the messages from before the log for a consumer, of a store with an archive."""
-        return None
 
     def groups(self) -> list[str]:
         """Returns the names of all groups, sorted: those of consumers, of work queues and of a broker."""

@@ -30,7 +30,7 @@ class ArchiveReport(_Report):
     young_segments: int
     """Segments that are full and younger than `older_than`."""
     bloom_filters: bool
-    """Whether the new files have Bloom filters on keys and unique ids; an old pyarrow cannot write them."""
+    """Whether the new files have Bloom filters on keys and unique ids: always, in this version."""
     seconds: float
     """Duration in seconds."""
 

@@ -85,7 +85,7 @@ class NativeConsumer:
         on_lost: str,
         history: bool,
         on_damage: OnDamage,
-        older: object | None,
+        older: bool,
     ) -> Self: ...
     @property
     def group(self) -> str:

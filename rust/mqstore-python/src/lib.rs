@@ -11,6 +11,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 passes arguments by value")]
 #![allow(clippy::doc_markdown, reason = "the comments on exported items are Python docstrings")]
 
+mod archive;
 mod arrow;
 pub(crate) mod convert;
 pub(crate) mod delivery;
@@ -67,6 +68,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(store::pop::pop_record, module)?)?;
     module.add_function(wrap_pyfunction!(store::pending::waiting_record, module)?)?;
     store::archive::register(module)?;
+    archive::register(module)?;
     store::compaction::register(module)?;
     store::delay::register(module)?;
     scan::register(module)?;

@@ -63,6 +63,8 @@ pub mod io;
 pub mod read;
 pub mod store;
 
+pub use mqstore_archive as archive;
+pub use mqstore_arrow as arrow;
 pub use mqstore_base::{body_compression, error, events, message, notes, options};
 pub use mqstore_format as format;
 

@@ -7,8 +7,11 @@
 //! functions under libFuzzer. `cargo test` replays the seeds.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Once};
 
+use bytes::Bytes;
+use mqstore_archive::file::{Footer, bloom_filters, groups_with_key, paged_rows, whole_group};
+use mqstore_archive::records::ArchiveFile;
 use mqstore_format::json;
 use mqstore_format::json::{CompactionPositions, ConsumerOffsets, DelayOffsets, Dialect, SubscriptionGroups, TopicTable, Value};
 use mqstore_format::{BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, END_MARKER, FormatError, HiddenPlaceholder, Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RAFT_HEADER_BYTES, RAFT_UNIT_BYTES, RaftHeader, RaftUnit, RecordSpec, RecordView, SqlFilter, TieredLog, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address, ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, java_property, key_digest, offset_file_name, offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id, parse_queue_dir_name, parse_tiered_cluster_folder, parse_tiered_file_name, patch_position, peek, raft_blank, seal_property_crc, split_batch, tiered_cluster_folder, tiered_file_name, validate_stored_topic, validate_topic, without_property};
@@ -410,10 +413,35 @@ pub fn directory(data: &[u8]) {
 /// A fuzz target: takes any bytes, returns nothing.
 pub type Target = fn(&[u8]);
 
+/// Reads a file of an archive. Its decoder of Parquet can panic; that panic becomes an error.
+pub fn archive_file(data: &[u8]) {
+    static QUIET: Once = Once::new();
+    // The hook of libFuzzer ends the process at a panic that is caught.
+    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    let content = Bytes::copy_from_slice(data);
+    let read = ArchiveFile::open(Box::new(content.clone()), Some(1 << 20)).and_then(|file| {
+        let _ = (file.topic(), file.places());
+        file.summary()
+    });
+    let Ok(footer) = Footer::read(&content, Some(1 << 20)) else { return };
+    if let Ok(filters) = bloom_filters(&content, &footer) {
+        let _ = groups_with_key(&filters, "k1");
+    }
+    for group in 0..footer.groups().len() {
+        let Ok(rows) = whole_group(&content, &footer, group) else { continue };
+        let last = rows.num_rows().saturating_sub(1);
+        let _ = paged_rows(&content, &footer, group, &(last..rows.num_rows()), None);
+    }
+    if footer.has_records() && read.is_ok() {
+        assert_eq!(footer.rows() as u64, read.map_or(0, |found| found.rows));
+    }
+}
+
 /// The targets by name, as `run.sh` and the tests know them.
 pub const TARGETS: [(&str, Target); 13] = [
     ("record", record),
     ("properties", properties),
+    ("archive_file", archive_file),
     ("batch", batch),
     ("queue_units", queue_units),
     ("index", index),

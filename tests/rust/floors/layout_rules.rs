@@ -5,9 +5,10 @@ use crate::rust_source::{self, Token};
 use crate::tree::{Finding, Tree};
 
 /// Each crate of ours, and which of the others it may depend on.
-const CRATES: [(&str, &[&str]); 11] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("mqstore-format", &[]),
     ("mqstore-io", &[]),
+    ("mqstore-arrow", &["mqstore-format"]),
     ("mqstore-base", &["mqstore-format", "mqstore-io"]),
     ("mqstore-log", &["mqstore-base", "mqstore-format", "mqstore-io"]),
     ("mqstore-meta", &["mqstore-base", "mqstore-format", "mqstore-io"]),
@@ -40,8 +41,21 @@ const CRATES: [(&str, &[&str]); 11] = [
         &["mqstore-base", "mqstore-engine", "mqstore-format", "mqstore-io", "mqstore-log", "mqstore-meta"],
     ),
     (
+        "mqstore-archive",
+        &[
+            "mqstore-arrow",
+            "mqstore-base",
+            "mqstore-engine",
+            "mqstore-format",
+            "mqstore-inspect",
+            "mqstore-io",
+        ],
+    ),
+    (
         "mqstore",
         &[
+            "mqstore-archive",
+            "mqstore-arrow",
             "mqstore-base",
             "mqstore-compaction",
             "mqstore-delivery",

@@ -38,11 +38,8 @@ Copied: TypeAlias = tuple[bytes, int, int, list[tuple[str, int]]]
 class OlderRecords(Protocol):
     """Records of the source from before its log."""
 
-    name: str
-    """Their place, for errors."""
-
-    def records(self, topics: list[str], start: int, end: int) -> Iterator[tuple[Any, int]]:
-        """Yields the records between two log offsets as rows of an archive, with the log offset after them."""
+    def records(self, topics: list[str], start: int, end: int) -> Iterator[_native.ArchivedRecords]:
+        """Yields the records between two log offsets."""
 
 
 class StoreExport(Export):
@@ -222,8 +219,9 @@ class StoreExport(Export):
                 position = first = request["from"] or 0
                 if older is not None:
                     before_log = older.records(self._request["topics"], first, min(stream.start, stream.limit))
-                    for rows, position in before_log:
-                        yield stream, stream.copy_archived(rows, older.name), position
+                    for archived in before_log:
+                        position = archived.end
+                        yield stream, stream.copy_archived(archived), position
                 for text, messages, renumbered, left_out, position in stream:
                     yield stream, (text, messages, renumbered, left_out), position
                 if older is None or not stream.has_deleted:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mqstore._archive.history import QueueRange
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -60,19 +58,12 @@ def files(store: mqstore.Store, ranges: Ranges, *, skips: bool) -> list[File]:
         return []
     log_start = store._log_start()  # type: ignore[attr-defined]
     history = store._history_before(log_start)  # type: ignore[attr-defined]
-    found: dict[str, tuple[Any, Ranges]] = {}
-    for topic, queue_id, start, end in ranges:
-        wanted = QueueRange(queue_id, start, end)
-        for part in history.parts_of(topic, wanted, log_start, "skip" if skips else "raise"):
-            found.setdefault(part.file.path, (part.file, []))[1].append((topic, queue_id, start, end))
-    return [
-        File(own, file.start, file.end, file.record_bytes // max(1, file.rows))
-        for file, own in sorted(found.values(), key=lambda one: (one[0].start, one[0].path))
-    ]
+    found = history.files_of(store, ranges, log_start, "skip" if skips else "raise")
+    return [File([ranges[one] for one in own], start, end, mean) for _, start, end, mean, own in found]
 
 
 def rows(store: mqstore.Store, request: dict[str, Any], begin: int, to: int) -> Iterator[ScanRows]:
     """Returns the rows of a part."""
     history = store._history_before(store._log_start())  # type: ignore[attr-defined]
-    found: Iterator[ScanRows] = history.scan(request, begin, to)
+    found: Iterator[ScanRows] = history.scan(store, request, begin, to)
     return found

@@ -11,7 +11,7 @@ use mqstore::format::properties::UNIQ_KEY;
 use mqstore::message::push_properties;
 
 use super::schema::is_scan_column;
-use super::values::{BytesColumn, Numbers, TextLists, TextMaps, integers, times_ms};
+use mqstore::arrow::{BytesValues, Numbers, TextLists, TextMaps, integers, times_ms};
 
 /// The columns of a message. `value` is another name of `body`, and `key` one of `keys`.
 const COLUMNS: &str =
@@ -44,16 +44,16 @@ impl RefusedRow {
 
 /// The keys of each row.
 enum KeyColumn<'a> {
-    One(BytesColumn<'a>),
+    One(BytesValues<'a>),
     Several(TextLists<'a>),
 }
 
 /// The columns of a record batch that make messages.
 pub(crate) struct MessageColumns<'a> {
-    body: BytesColumn<'a>,
-    topic: Option<BytesColumn<'a>>,
+    body: BytesValues<'a>,
+    topic: Option<BytesValues<'a>>,
     keys: Option<KeyColumn<'a>>,
-    tags: Option<BytesColumn<'a>>,
+    tags: Option<BytesValues<'a>>,
     properties: Option<TextMaps<'a>>,
     queue_id: Option<Numbers<'a>>,
     flag: Option<Numbers<'a>>,
@@ -96,14 +96,14 @@ impl<'a> MessageColumns<'a> {
             let (name, array) = (field.name().as_str(), array.as_ref());
             let again = match name {
                 "body" | "value" => {
-                    body.replace(typed(name, array, "binary or string", BytesColumn::of)?).is_some()
+                    body.replace(typed(name, array, "binary or string", BytesValues::of)?).is_some()
                 }
                 "key" => keys.replace(typed(name, array, "binary or string", single_keys)?).is_some(),
                 "keys" => {
                     keys.replace(typed(name, array, "a list of strings or a string", several_keys)?).is_some()
                 }
-                "topic" => topic.replace(typed(name, array, "string", BytesColumn::text)?).is_some(),
-                "tags" => tags.replace(typed(name, array, "string", BytesColumn::text)?).is_some(),
+                "topic" => topic.replace(typed(name, array, "string", BytesValues::text)?).is_some(),
+                "tags" => tags.replace(typed(name, array, "string", BytesValues::text)?).is_some(),
                 "properties" => properties
                     .replace(typed(name, array, "a map from string to string", TextMaps::of)?)
                     .is_some(),
@@ -220,12 +220,12 @@ impl<'a> MessageColumns<'a> {
 }
 
 fn single_keys(array: &dyn Array) -> Option<KeyColumn<'_>> {
-    BytesColumn::of(array).map(KeyColumn::One)
+    BytesValues::of(array).map(KeyColumn::One)
 }
 
 fn several_keys(array: &dyn Array) -> Option<KeyColumn<'_>> {
     match TextLists::of(array) {
         Some(lists) => Some(KeyColumn::Several(lists)),
-        None => BytesColumn::text(array).map(KeyColumn::One),
+        None => BytesValues::text(array).map(KeyColumn::One),
     }
 }

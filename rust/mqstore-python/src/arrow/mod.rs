@@ -3,4 +3,3 @@
 pub(crate) mod append_stream;
 pub(crate) mod message_columns;
 pub(crate) mod schema;
-pub(crate) mod values;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+use mqstore::arrow::{entries_field, key_field};
 use mqstore::error::StoreError;
 
 /// A column, with the name of the `StoredMessage` attribute.
@@ -156,19 +157,4 @@ fn data_type(column: Column, body: BodyForm) -> DataType {
         | Column::StoreHost
         | Column::Body => DataType::Utf8,
     }
-}
-
-/// Returns the item field of the lists of `keys`.
-pub(crate) fn key_field() -> FieldRef {
-    Arc::new(Field::new("item", DataType::Utf8, true))
-}
-
-/// Returns the name and value fields of an entry of `properties`.
-pub(crate) fn entry_fields() -> Fields {
-    Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Utf8, true)])
-}
-
-/// Returns the entry field of the maps of `properties`.
-pub(crate) fn entries_field() -> FieldRef {
-    Arc::new(Field::new("entries", DataType::Struct(entry_fields()), false))
 }

@@ -16,6 +16,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
+use crate::archive::PythonMessages;
 use crate::convert::arguments::{count, duration, offset, queue, time, wait};
 use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
@@ -23,7 +24,6 @@ use crate::convert::stored_message::StoredMessage;
 use crate::error::InvalidOptionError;
 use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, reading};
 use crate::store::NativeStore;
-use crate::store::older::PythonMessages;
 
 /// The native part of `mqstore.Consumer`.
 #[pyclass(name = "Consumer", frozen, subclass, module = "mqstore._mqstore")]
@@ -145,6 +145,7 @@ impl NativeConsumer {
     #[new]
     #[pyo3(signature = (store, group, topics, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage, older))]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
+    #[expect(clippy::fn_params_excessive_bools, reason = "each is a separate argument in Python")]
     fn new(
         store: &Bound<'_, NativeStore>,
         group: &str,
@@ -158,13 +159,18 @@ impl NativeConsumer {
         on_lost: &str,
         history: bool,
         on_damage: &Bound<'_, PyAny>,
-        older: Option<Py<PyAny>>,
+        older: bool,
     ) -> PyResult<Self> {
         let on_damage = damage_policy(on_damage)?;
+        let filter = message_filter(filter)?;
+        let archive = older.then(|| {
+            let store = store.as_any().clone().unbind();
+            Arc::new(PythonMessages::new(store, filter.clone(), on_damage)) as Arc<dyn OlderMessages>
+        });
         let (py, native) = (store.py(), store.get());
         let (core, shared) = (native.core()?, native.shared());
         let options = ConsumerOptions {
-            filter: message_filter(filter)?,
+            filter,
             start: place("start", start)?,
             ordered,
             broadcast,
@@ -182,7 +188,7 @@ impl NativeConsumer {
             },
             on_damage,
             history,
-            older: older.map(|object| Arc::new(PythonMessages { object }) as Arc<dyn OlderMessages>),
+            older: archive,
         };
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         let consumer = delivered(py, || core.consumer(group, &topics, options))?;

@@ -14,9 +14,8 @@ use mqstore::format::{Host, push_offset_message_id};
 use mqstore::read::{ScanRow, ScanSink};
 use serde::de::IgnoredAny;
 
-use super::buffer_pool::BufferPool;
-use super::text_columns::{BytesColumn, KeyListColumn, MapColumn, PropertyColumns, taken};
 use crate::arrow::schema::{BodyForm, Column, Layout};
+use mqstore::arrow::{BufferPool, BytesColumn, KeyListColumn, MapColumn, PropertyColumns, taken};
 
 /// Bytes of the records and unpacked bodies of a batch, unless one message is larger.
 const BATCH_BYTES: usize = 32 << 20;
@@ -137,7 +136,7 @@ fn fits(body: &[u8], form: BodyForm) -> bool {
 }
 
 /// The columns that one worker builds.
-pub(super) struct BatchBuilder {
+pub(crate) struct BatchBuilder {
     layout: Arc<Layout>,
     growing: Vec<ColumnBuilder>,
     properties: PropertyColumns,
@@ -148,7 +147,7 @@ pub(super) struct BatchBuilder {
 
 impl BatchBuilder {
     /// Creates a builder that keeps bodies in memory of `pool`.
-    pub(super) fn new(layout: Arc<Layout>, pool: &Arc<BufferPool>) -> Self {
+    pub(crate) fn new(layout: Arc<Layout>, pool: &Arc<BufferPool>) -> Self {
         let properties = PropertyColumns {
             unique_id: layout.has(Column::UniqueId).then(BytesColumn::default),
             tags: layout.has(Column::Tags).then(BytesColumn::default),

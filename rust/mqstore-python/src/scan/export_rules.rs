@@ -9,13 +9,13 @@ use mqstore::read::{MakeSink, ScanRow, ScanSink};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::buffer_pool::BufferPool;
 use super::column_builder::BatchBuilder;
 use super::request::{export_request, layout};
 use super::running_scan::ScanHandle;
 use super::scan_rows::{ScanRows, arrow_bug};
 use crate::runtime::detached;
 use crate::store::folder::StoreFolder;
+use mqstore::arrow::BufferPool;
 
 /// The rules of one export: which records it contains, as of one log offset.
 #[pyclass(frozen, module = "mqstore._mqstore")]

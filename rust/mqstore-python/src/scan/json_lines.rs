@@ -9,8 +9,8 @@ use std::sync::Arc;
 use mqstore::format::push_offset_message_id;
 use mqstore::read::{ScanRow, ScanSink};
 
-use super::text_columns::each_once;
 use crate::arrow::schema::{Column, Layout};
+use mqstore::arrow::each_once;
 
 /// Bytes of text after which a batch ends.
 const BATCH_BYTES: usize = 4 << 20;

@@ -7,19 +7,17 @@
 //! A consumer of the C stream needs no interpreter. Between two batches the stream takes the interpreter for a moment
 //! if there is a warning to emit, or to check for Ctrl-C.
 
-mod archive;
+pub(crate) mod archived_records;
 mod arrow_input;
-mod buffer_pool;
-mod column_builder;
+pub(crate) mod column_builder;
 mod export_rules;
 mod expressions;
 mod json_lines;
-mod request;
-mod running_scan;
-mod scan_rows;
+pub(crate) mod request;
+pub(crate) mod running_scan;
+pub(crate) mod scan_rows;
 mod staged_rows;
 mod staged_write;
-mod text_columns;
 mod transfer;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,8 +34,8 @@ use pyo3::types::{PyCapsule, PyDict};
 use crate::arrow::schema::Layout;
 use crate::runtime::{bug, detached};
 use crate::store::NativeStore;
-use buffer_pool::BufferPool;
 use column_builder::BatchBuilder;
+use mqstore::arrow::BufferPool;
 use request::{layout, scan_request};
 use running_scan::{RunningScan, ScanHandle};
 use scan_rows::{ScanRows, arrow_bug, schema_capsule};
@@ -218,11 +216,11 @@ fn scan_cuts(
 
 /// Adds the classes and functions of scans to the native module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<archived_records::ArchivedRecords>()?;
     module.add_class::<ScanStream>()?;
     module.add_class::<ScanRows>()?;
     module.add_class::<export_rules::ExportRules>()?;
     module.add_class::<export_rules::ExportStream>()?;
-    archive::register(module)?;
     transfer::register(module)?;
     staged_rows::register(module)?;
     staged_write::register(module)?;

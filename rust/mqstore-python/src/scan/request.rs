@@ -24,7 +24,7 @@ pub(super) fn entry<'py, T: FromPyObjectOwned<'py>>(
 }
 
 /// Returns the requested columns.
-pub(super) fn layout(request: &Bound<'_, PyDict>) -> PyResult<Layout> {
+pub(crate) fn layout(request: &Bound<'_, PyDict>) -> PyResult<Layout> {
     let columns: Option<Vec<String>> = entry(request, "columns")?;
     let body: Option<String> = entry(request, "body")?;
     let form = BodyForm::parse(body.as_deref().unwrap_or("binary")).map_err(to_py)?;
@@ -33,7 +33,7 @@ pub(super) fn layout(request: &Bound<'_, PyDict>) -> PyResult<Layout> {
 }
 
 /// Returns the request for messages.
-pub(super) fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
+pub(crate) fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
     let filter: Option<Bound<'_, PyAny>> = entry(request, "filter")?;
     let body: Option<String> = entry(request, "body_matches")?;
     let body = body.map(|pattern| Regex::new(&pattern)).transpose().map_err(|error| {

@@ -15,14 +15,14 @@ use crate::store::folder::StoreFolder;
 use crate::store::iterators::raised_again;
 
 /// A scan, and the store that it reads.
-pub(super) struct RunningScan<S: ScanSink> {
-    pub(super) shared: Arc<SharedStore>,
+pub(crate) struct RunningScan<S: ScanSink> {
+    pub(crate) shared: Arc<SharedStore>,
     scan: ForkGuarded<Scan<S>>,
 }
 
 impl<S: ScanSink> RunningScan<S> {
     /// Returns the next output, within one slice.
-    pub(super) fn next(&mut self) -> Result<ScanOutput<S::Batch>, StoreError> {
+    pub(crate) fn next(&mut self) -> Result<ScanOutput<S::Batch>, StoreError> {
         let Some(scan) = self.scan.get_mut() else { return Ok(ScanOutput::End) };
         let Ok(store) = self.shared.store() else { return Ok(ScanOutput::End) };
         if !store.files().vfs.is_remote() {
@@ -52,21 +52,21 @@ impl<S: ScanSink> Drop for RunningScan<S> {
 }
 
 /// One pass over the messages. Threads that share a pass take turns.
-pub(super) struct ScanHandle<S: ScanSink> {
+pub(crate) struct ScanHandle<S: ScanSink> {
     running: Mutex<Option<RunningScan<S>>>,
     /// The records that were skipped before the pass ended.
     passed: Mutex<Vec<(Passed, String)>>,
     /// The error that ended the pass. Each call raises it again: it is not the end of the rows.
     failure: Mutex<Option<PyErr>>,
     shared: Arc<SharedStore>,
-    pub(super) start: u64,
-    pub(super) limit: u64,
-    pub(super) follows_entries: bool,
+    pub(crate) start: u64,
+    pub(crate) limit: u64,
+    pub(crate) follows_entries: bool,
 }
 
 impl<S: ScanSink> ScanHandle<S> {
     /// Starts a pass over an open store, or over the directory with this path.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         source: &Bound<'_, PyAny>,
         request: &ScanRequest,
         make: MakeSink<S>,
@@ -98,17 +98,17 @@ impl<S: ScanSink> ScanHandle<S> {
     }
 
     /// Returns the store that the pass reads.
-    pub(super) fn store(&self) -> PyResult<&Store> {
+    pub(crate) fn store(&self) -> PyResult<&Store> {
         self.shared.store()
     }
 
     /// Takes the running scan, which ends this pass.
-    pub(super) fn take(&self) -> Option<RunningScan<S>> {
+    pub(crate) fn take(&self) -> Option<RunningScan<S>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Returns the next rows.
-    pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<ScanBatch<S::Batch>>> {
+    pub(crate) fn next(&self, py: Python<'_>) -> PyResult<Option<ScanBatch<S::Batch>>> {
         let store = self.shared.store()?;
         if let Some(error) = self.failure.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             return Err(raised_again(py, error));
@@ -138,7 +138,7 @@ impl<S: ScanSink> ScanHandle<S> {
     }
 
     /// Returns the records that were skipped so far.
-    pub(super) fn passed(&self, py: Python<'_>) -> Vec<(Passed, String)> {
+    pub(crate) fn passed(&self, py: Python<'_>) -> Vec<(Passed, String)> {
         py.detach(|| {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
             let passed = running.as_ref().and_then(|running| running.scan.peek()).map(Scan::passed);
@@ -147,7 +147,7 @@ impl<S: ScanSink> ScanHandle<S> {
     }
 
     /// Returns the log offset before which all rows were returned.
-    pub(super) fn position(&self, py: Python<'_>) -> u64 {
+    pub(crate) fn position(&self, py: Python<'_>) -> u64 {
         py.detach(|| {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
             running.as_ref().and_then(|running| running.scan.peek()).map_or(self.limit, Scan::position)

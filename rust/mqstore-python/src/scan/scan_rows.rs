@@ -11,10 +11,10 @@ use crate::error::MQStoreError;
 /// Rows of a scan, for any consumer of Arrow data.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct ScanRows {
-    pub(super) rows: RecordBatch,
+    pub(crate) rows: RecordBatch,
     /// The log offset from which a scan returns the following rows.
     #[pyo3(get)]
-    pub(super) end: u64,
+    pub(crate) end: u64,
 }
 
 #[pymethods]
@@ -44,6 +44,6 @@ pub(super) fn schema_capsule<'py>(py: Python<'py>, schema: &SchemaRef) -> PyResu
 }
 
 /// Returns the error for data that Arrow itself refuses.
-pub(super) fn arrow_bug(error: &ArrowError) -> PyErr {
+pub(crate) fn arrow_bug(error: &ArrowError) -> PyErr {
     MQStoreError::new_err((format!("internal error: {error}; this is a bug of mqstore, please report it"),))
 }

@@ -25,15 +25,14 @@ use mqstore::read::{LogCursor, MakeSink, Passed, ScanRequest, ScanRow, ScanSink}
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::archive::visit_archived;
+use super::archived_records::ArchivedRecords;
 use super::export_rules::{ExportRules, ExportSink, LeftOut, counts_by_name};
 use super::json_lines::{JsonLinesBuilder, push_text};
 use super::request::{export_request, layout};
 use super::running_scan::ScanHandle;
-use crate::arrow::append_stream::open_stream;
 use crate::arrow::schema::Layout;
 use crate::convert::arguments::body as body_of;
-use crate::error::{CorruptionError, invalid, of_message, to_py};
+use crate::error::{bad_record, invalid, of_message, to_py};
 use crate::runtime::{SharedStore, delivered, detached};
 use crate::store::NativeStore;
 
@@ -204,19 +203,19 @@ impl CopyStream {
         Ok(Some((mapping, messages, renumbered, left_out, batch.end)))
     }
 
-    /// Copies rows of the archive at `archive`, whose records are before those of the scan.
+    /// Copies records of an archive, which are before those of the scan.
     ///
     /// Returns the values of a step, without the log offset.
     fn copy_archived<'py>(
         &self,
         py: Python<'py>,
-        rows: &Bound<'py, PyAny>,
-        archive: &str,
+        archived: &Bound<'py, ArchivedRecords>,
     ) -> PyResult<CopiedTuple<'py>> {
-        let stream = open_stream(rows)?;
         let mut records = RawRecords::default();
-        let decoded = py.detach(|| visit_archived(stream, |row| records.add(row)));
-        decoded.map_err(|error| CorruptionError::new_err((archive.to_owned(), 0, error.to_string())))?;
+        for (offset, bytes) in &archived.get().records {
+            let record = RecordView::decode(bytes).map_err(|error| bad_record(*offset, &error))?;
+            records.add(&ScanRow::new(&record, *offset));
+        }
         self.copy(py, &records)
     }
 

@@ -2,15 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use mqstore::store::{ArchiveState, OlderTopics, SealedSegment};
+use mqstore::store::{ArchiveState, SealedSegment};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::runtime::{about_topic, detached, files_at};
 use crate::store::NativeStore;
-use crate::store::older::PythonTopics;
 
 /// Log offset, length, the store times of the first and the last record of a segment, and the last change of its file.
 type SegmentRow = (u64, u64, Option<i64>, i64, i64);
@@ -107,15 +105,6 @@ fn floor_of_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<u64> 
     Ok(store.get().core()?.floors().log_offset(topic))
 }
 
-/// Sets the object that finds the floors of topics in the archive, for limits that are longer than the log; None is
-/// without an archive.
-#[pyfunction]
-fn set_older_topics(store: &Bound<'_, NativeStore>, object: Option<Py<PyAny>>) -> PyResult<()> {
-    let older = object.map(|object| Arc::new(PythonTopics { object }) as Arc<dyn OlderTopics>);
-    store.get().core()?.retention().set_older_topics(older);
-    Ok(())
-}
-
 /// Returns the first offset of a queue that its topic's deletion or retention does not hide; 0 if all count.
 #[pyfunction]
 fn floor_offset(store: &Bound<'_, NativeStore>, topic: &str, queue_id: i32) -> PyResult<i64> {
@@ -133,7 +122,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_archive_of_copy, module)?)?;
     module.add_function(wrap_pyfunction!(advance_archive, module)?)?;
     module.add_function(wrap_pyfunction!(queue_bounds, module)?)?;
-    module.add_function(wrap_pyfunction!(set_older_topics, module)?)?;
     module.add_function(wrap_pyfunction!(floor_offset, module)?)?;
     module.add_function(wrap_pyfunction!(floor_of_topic, module)?)
 }

@@ -188,8 +188,8 @@ impl PythonSource {
     }
 }
 
-/// Converts an exception of the transport of the store at `root`. It names the kind of the failure.
-fn failure(root: &Path, py: Python<'_>, error: &PyErr) -> RemoteError {
+/// Converts an exception of the transport of the files at `root`. It names the kind of the failure.
+pub(crate) fn failure(root: &Path, py: Python<'_>, error: &PyErr) -> RemoteError {
     let value = error.value(py);
     let told = |name: &str| value.getattr(name).and_then(|found| found.extract::<String>()).ok();
     if error.is_instance_of::<PyKeyboardInterrupt>(py) {

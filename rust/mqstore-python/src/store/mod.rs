@@ -7,7 +7,6 @@ pub(crate) mod directory;
 pub(crate) mod folder;
 pub(crate) mod iterators;
 mod native_store;
-pub(crate) mod older;
 pub(crate) mod pending;
 pub(crate) mod pop;
 pub(crate) mod retention;

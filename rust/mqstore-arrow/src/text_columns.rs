@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BinaryArray, ListArray, MapArray, StringArray, StructArray};
 use arrow_buffer::{Buffer, NullBuffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
-use arrow_schema::ArrowError;
-use mqstore::format::Properties;
-use mqstore::format::properties::{KEYS, TAGS, UNIQ_KEY};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields};
+use mqstore_format::Properties;
+use mqstore_format::properties::{KEYS, TAGS, UNIQ_KEY};
 
-use super::buffer_pool::BufferPool;
-use crate::arrow::schema::{entries_field, entry_fields, key_field};
+use crate::buffer_pool::BufferPool;
 
 /// Takes a list and leaves one with the capacity for a similar batch.
-pub(super) fn taken<T>(list: &mut Vec<T>) -> Vec<T> {
+pub fn taken<T>(list: &mut Vec<T>) -> Vec<T> {
     let room = list.len() + list.len() / 8;
     std::mem::replace(list, Vec::with_capacity(room))
 }
@@ -36,7 +35,7 @@ fn offsets(ends: &mut Vec<i32>) -> Result<OffsetBuffer<i32>, ArrowError> {
 
 /// A column of byte strings.
 #[derive(Default)]
-pub(super) struct BytesColumn {
+pub struct BytesColumn {
     ends: Vec<i32>,
     values: Vec<u8>,
     pool: Option<Arc<BufferPool>>,
@@ -46,7 +45,7 @@ pub(super) struct BytesColumn {
 
 impl BytesColumn {
     /// Creates a column that keeps its values in memory of `pool`.
-    pub(super) fn pooled(pool: &Arc<BufferPool>) -> Self {
+    pub fn pooled(pool: &Arc<BufferPool>) -> Self {
         Self { pool: Some(Arc::clone(pool)), ..Self::default() }
     }
 
@@ -57,14 +56,16 @@ impl BytesColumn {
         }
     }
 
+    /// Adds a value.
     #[inline]
-    pub(super) fn push(&mut self, value: &[u8]) {
+    pub fn push(&mut self, value: &[u8]) {
         self.values.extend_from_slice(value);
         self.end();
     }
 
+    /// Adds a value, or a null.
     #[inline]
-    pub(super) fn push_option(&mut self, value: Option<&[u8]>) {
+    pub fn push_option(&mut self, value: Option<&[u8]>) {
         if let Some(value) = value {
             self.push(value);
         } else {
@@ -85,7 +86,7 @@ impl BytesColumn {
 
     /// Ends a value that was appended to [`Self::values`].
     #[inline]
-    pub(super) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.ends.push(ends(&self.values));
         if let Some(nulls) = &mut self.nulls {
             nulls.append_non_null();
@@ -93,7 +94,7 @@ impl BytesColumn {
     }
 
     /// Returns the bytes of all values.
-    pub(super) fn values(&mut self) -> &mut Vec<u8> {
+    pub fn values(&mut self) -> &mut Vec<u8> {
         &mut self.values
     }
 
@@ -117,13 +118,21 @@ impl BytesColumn {
         self.nulls.take().and_then(NullBufferBuilder::build)
     }
 
-    pub(super) fn text(&mut self) -> Result<StringArray, ArrowError> {
+    /// Returns the values as text, and begins again.
+    ///
+    /// # Errors
+    /// They are too many bytes for a column.
+    pub fn text(&mut self) -> Result<StringArray, ArrowError> {
         let offsets = offsets(&mut self.ends)?;
         let nulls = self.nulls();
         StringArray::try_new(offsets, self.taken_values(), nulls)
     }
 
-    pub(super) fn binary(&mut self) -> Result<BinaryArray, ArrowError> {
+    /// Returns the values as bytes, and begins again.
+    ///
+    /// # Errors
+    /// As for [`Self::text`].
+    pub fn binary(&mut self) -> Result<BinaryArray, ArrowError> {
         let offsets = offsets(&mut self.ends)?;
         let nulls = self.nulls();
         BinaryArray::try_new(offsets, self.taken_values(), nulls)
@@ -132,22 +141,27 @@ impl BytesColumn {
 
 /// The columns of properties, filled in one walk over them.
 #[derive(Default)]
-pub(super) struct PropertyColumns {
-    pub(super) unique_id: Option<BytesColumn>,
-    pub(super) tags: Option<BytesColumn>,
-    pub(super) keys: Option<KeyListColumn>,
-    pub(super) map: Option<MapColumn>,
+pub struct PropertyColumns {
+    /// Unique ids.
+    pub unique_id: Option<BytesColumn>,
+    /// Tags.
+    pub tags: Option<BytesColumn>,
+    /// Keys.
+    pub keys: Option<KeyListColumn>,
+    /// All properties.
+    pub map: Option<MapColumn>,
 }
 
 impl PropertyColumns {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether no column is wanted.
+    pub fn is_empty(&self) -> bool {
         self.unique_id.is_none() && self.tags.is_none() && self.keys.is_none() && self.map.is_none()
     }
 
     /// Adds a row. As in `Properties::get`, the later of two entries with one name counts, and an entry that is not
     /// valid UTF-8 is skipped.
     #[inline]
-    pub(super) fn push(&mut self, properties: Properties<'_>) {
+    pub fn push(&mut self, properties: Properties<'_>) {
         const UNIQUE_NAME: &[u8] = UNIQ_KEY.as_bytes();
         const KEYS_NAME: &[u8] = KEYS.as_bytes();
         const TAGS_NAME: &[u8] = TAGS.as_bytes();
@@ -188,7 +202,7 @@ impl PropertyColumns {
 
 /// A column of lists of keys.
 #[derive(Default)]
-pub(super) struct KeyListColumn {
+pub struct KeyListColumn {
     ends: Vec<i32>,
     keys: BytesColumn,
 }
@@ -202,7 +216,11 @@ impl KeyListColumn {
         self.ends.push(i32::try_from(self.keys.rows()).unwrap_or(i32::MAX));
     }
 
-    pub(super) fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
+    /// Returns the lists or maps, and begins again.
+    ///
+    /// # Errors
+    /// They are too many bytes for a column.
+    pub fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
         let offsets = offsets(&mut self.ends)?;
         Ok(Arc::new(ListArray::try_new(key_field(), offsets, Arc::new(self.keys.text()?), None)?))
     }
@@ -210,7 +228,7 @@ impl KeyListColumn {
 
 /// A column of maps.
 #[derive(Default)]
-pub(super) struct MapColumn {
+pub struct MapColumn {
     ends: Vec<i32>,
     names: BytesColumn,
     values: BytesColumn,
@@ -254,7 +272,11 @@ impl MapColumn {
         self.ends.push(i32::try_from(self.names.rows()).unwrap_or(i32::MAX));
     }
 
-    pub(super) fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
+    /// Returns the lists or maps, and begins again.
+    ///
+    /// # Errors
+    /// They are too many bytes for a column.
+    pub fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
         let offsets = offsets(&mut self.ends)?;
         let (names, values) = (self.names.text()?, self.values.text()?);
         let entries = StructArray::try_new(entry_fields(), vec![Arc::new(names), Arc::new(values)], None)?;
@@ -263,7 +285,7 @@ impl MapColumn {
 }
 
 /// Returns the entries as a dict has them.
-pub(super) fn each_once(properties: Properties<'_>) -> Vec<(&str, &str)> {
+pub fn each_once(properties: Properties<'_>) -> Vec<(&str, &str)> {
     let found = properties.to_vec();
     let few = found.len() <= 16;
     let names = |from: usize| found.iter().skip(from).map(|(name, _)| name);
@@ -284,4 +306,19 @@ fn last_of_each<'a>(properties: Properties<'a>) -> Vec<(&'a str, &'a str)> {
         }
     }
     found
+}
+
+/// Returns the item field of the lists of `keys`.
+pub fn key_field() -> FieldRef {
+    Arc::new(Field::new("item", DataType::Utf8, true))
+}
+
+/// Returns the name and value fields of an entry of `properties`.
+pub fn entry_fields() -> Fields {
+    Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Utf8, true)])
+}
+
+/// Returns the entry field of the maps of `properties`.
+pub fn entries_field() -> FieldRef {
+    Arc::new(Field::new("entries", DataType::Struct(entry_fields()), false))
 }

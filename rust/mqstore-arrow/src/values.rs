@@ -18,21 +18,37 @@ use arrow_array::{
 use arrow_schema::{DataType, TimeUnit};
 
 /// A column of bytes or text.
-pub(crate) enum BytesColumn<'a> {
+pub enum BytesValues<'a> {
+    /// Only nulls.
     Null,
+    /// `Binary`.
     Binary(&'a BinaryArray),
+    /// `LargeBinary`.
     LargeBinary(&'a LargeBinaryArray),
+    /// `BinaryView`.
     BinaryView(&'a BinaryViewArray),
+    /// `FixedSizeBinary`.
     FixedBinary(&'a FixedSizeBinaryArray),
+    /// `Utf8`.
     Text(&'a StringArray),
+    /// `LargeUtf8`.
     LargeText(&'a LargeStringArray),
+    /// `Utf8View`.
     TextView(&'a StringViewArray),
-    Dictionary { rows: &'a dyn Array, keys: Vec<usize>, values: Box<BytesColumn<'a>> },
+    /// A dictionary of one of these.
+    Dictionary {
+        /// The column, for its nulls.
+        rows: &'a dyn Array,
+        /// The number of the value of each row.
+        keys: Vec<usize>,
+        /// The values.
+        values: Box<BytesValues<'a>>,
+    },
 }
 
-impl<'a> BytesColumn<'a> {
+impl<'a> BytesValues<'a> {
     /// Returns the column if it has bytes or text.
-    pub(crate) fn of(array: &'a dyn Array) -> Option<Self> {
+    pub fn of(array: &'a dyn Array) -> Option<Self> {
         Some(match array.data_type() {
             DataType::Null => Self::Null,
             DataType::Binary => Self::Binary(array.as_binary_opt()?),
@@ -53,7 +69,7 @@ impl<'a> BytesColumn<'a> {
     }
 
     /// Returns the column if it has text.
-    pub(crate) fn text(array: &'a dyn Array) -> Option<Self> {
+    pub fn text(array: &'a dyn Array) -> Option<Self> {
         Some(match array.data_type() {
             DataType::Null => Self::Null,
             DataType::Utf8 => Self::Text(array.as_string_opt()?),
@@ -68,7 +84,7 @@ impl<'a> BytesColumn<'a> {
     }
 
     /// Returns the value of a row; `None` if it is null.
-    pub(crate) fn get(&self, row: usize) -> Option<&'a [u8]> {
+    pub fn get(&self, row: usize) -> Option<&'a [u8]> {
         fn value<'a, A: Array + ?Sized>(
             array: &'a A,
             row: usize,
@@ -96,7 +112,7 @@ impl<'a> BytesColumn<'a> {
     }
 
     /// Returns the value of a row as text. The error is the reason why it is none.
-    pub(crate) fn get_text(&self, row: usize) -> Result<Option<&'a str>, String> {
+    pub fn get_text(&self, row: usize) -> Result<Option<&'a str>, String> {
         let text =
             |bytes: &'a [u8]| std::str::from_utf8(bytes).map_err(|error| format!("it is not UTF-8: {error}"));
         self.get(row).map(text).transpose()
@@ -126,46 +142,46 @@ fn of_list(array: &dyn Array) -> Option<(Spans<'_>, &dyn Array)> {
 }
 
 /// A column of lists of text.
-pub(crate) struct TextLists<'a> {
+pub struct TextLists<'a> {
     spans: Spans<'a>,
-    items: BytesColumn<'a>,
+    items: BytesValues<'a>,
 }
 
 impl<'a> TextLists<'a> {
     /// Returns the column if it has lists of text.
-    pub(crate) fn of(array: &'a dyn Array) -> Option<Self> {
+    pub fn of(array: &'a dyn Array) -> Option<Self> {
         let (spans, items) = of_list(array)?;
-        Some(Self { spans, items: BytesColumn::text(items)? })
+        Some(Self { spans, items: BytesValues::text(items)? })
     }
 
     /// Returns the items of a row; a null row has none.
-    pub(crate) fn get(&self, row: usize) -> impl Iterator<Item = Result<Option<&'a str>, String>> {
+    pub fn get(&self, row: usize) -> impl Iterator<Item = Result<Option<&'a str>, String>> {
         (self.spans)(row).unwrap_or(0..0).map(|item| self.items.get_text(item))
     }
 }
 
 /// A column of maps from text to text, or of lists of pairs of texts.
-pub(crate) struct TextMaps<'a> {
+pub struct TextMaps<'a> {
     spans: Spans<'a>,
-    names: BytesColumn<'a>,
-    values: BytesColumn<'a>,
+    names: BytesValues<'a>,
+    values: BytesValues<'a>,
 }
 
 impl<'a> TextMaps<'a> {
     /// Returns the column if it has maps of text.
-    pub(crate) fn of(array: &'a dyn Array) -> Option<Self> {
+    pub fn of(array: &'a dyn Array) -> Option<Self> {
         if let Some(map) = array.as_map_opt() {
             let map: &'a MapArray = map;
-            let (names, values) = (BytesColumn::text(map.keys())?, BytesColumn::text(map.values())?);
+            let (names, values) = (BytesValues::text(map.keys())?, BytesValues::text(map.values())?);
             return Some(Self { spans: spans(array, map.value_offsets()), names, values });
         }
         let (spans, items) = of_list(array)?;
         let [names, values] = items.as_struct_opt()?.columns() else { return None };
-        Some(Self { spans, names: BytesColumn::text(names)?, values: BytesColumn::text(values)? })
+        Some(Self { spans, names: BytesValues::text(names)?, values: BytesValues::text(values)? })
     }
 
     /// Returns the pairs of a row that have a value; a null row has none.
-    pub(crate) fn get(&self, row: usize) -> impl Iterator<Item = Result<(&'a str, &'a str), String>> {
+    pub fn get(&self, row: usize) -> impl Iterator<Item = Result<(&'a str, &'a str), String>> {
         let pair = |item: usize| -> Result<Option<(&'a str, &'a str)>, String> {
             Ok(self.names.get_text(item)?.zip(self.values.get_text(item)?))
         };
@@ -174,7 +190,7 @@ impl<'a> TextMaps<'a> {
 }
 
 /// A column of numbers: returns the value of each row, `None` if it is null.
-pub(crate) type Numbers<'a> = Box<dyn Fn(usize) -> Option<i64> + 'a>;
+pub type Numbers<'a> = Box<dyn Fn(usize) -> Option<i64> + 'a>;
 
 fn numbers<T: ArrowPrimitiveType>(
     array: &dyn Array,
@@ -185,7 +201,7 @@ fn numbers<T: ArrowPrimitiveType>(
 }
 
 /// Returns the column if it has integers. A number that does not fit 64 bits becomes the largest one.
-pub(crate) fn integers(array: &dyn Array) -> Option<Numbers<'_>> {
+pub fn integers(array: &dyn Array) -> Option<Numbers<'_>> {
     match array.data_type() {
         DataType::Null => Some(Box::new(|_| None)),
         DataType::Int8 => numbers::<Int8Type>(array, i64::from),
@@ -201,7 +217,7 @@ pub(crate) fn integers(array: &dyn Array) -> Option<Numbers<'_>> {
 }
 
 /// Returns the column in epoch milliseconds if it has timestamps with a time zone, or integers of 64 bits.
-pub(crate) fn times_ms(array: &dyn Array) -> Option<Numbers<'_>> {
+pub fn times_ms(array: &dyn Array) -> Option<Numbers<'_>> {
     match array.data_type() {
         DataType::Null | DataType::Int64 => integers(array),
         DataType::Timestamp(unit, Some(_)) => match unit {

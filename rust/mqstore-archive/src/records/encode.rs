@@ -4,21 +4,20 @@
 
 use std::str::FromStr;
 
-use arrow_array::ffi_stream::RecordBatchStreamReader;
 use arrow_array::{Array, RecordBatch};
-use mqstore::error::StoreError;
-use mqstore::format::{Host, RecordSpec, RecordView, SysFlag, crc32, patch_body_crc};
+use mqstore_arrow::{BytesValues, Numbers, integers, times_ms};
+use mqstore_format::{Host, RecordSpec, RecordView, SysFlag, patch_body_crc};
 
-use crate::arrow::values::{BytesColumn, Numbers, integers, times_ms};
+use crate::file::FileError;
 
 /// The error for rows that are not those of an archive.
-pub(super) fn wrong(reason: impl std::fmt::Display) -> StoreError {
-    StoreError::InvalidMessage { reason: format!("the rows are not those of an archive: {reason}") }
+fn wrong(reason: impl std::fmt::Display) -> FileError {
+    FileError::damaged(format!("its rows are not those of an archive: {reason}"))
 }
 
 /// The columns of a batch.
-pub(super) struct ArchiveRows<'a> {
-    topic: BytesColumn<'a>,
+pub struct ArchiveRows<'a> {
+    topic: BytesValues<'a>,
     queue_id: Numbers<'a>,
     queue_offset: Numbers<'a>,
     commit_log_offset: Numbers<'a>,
@@ -29,28 +28,32 @@ pub(super) struct ArchiveRows<'a> {
     sys_flag: Numbers<'a>,
     reconsume_times: Numbers<'a>,
     prepared_transaction_offset: Numbers<'a>,
-    born_host: BytesColumn<'a>,
-    store_host: BytesColumn<'a>,
+    born_host: BytesValues<'a>,
+    store_host: BytesValues<'a>,
     body_crc: Numbers<'a>,
     magic: Numbers<'a>,
-    properties_raw: BytesColumn<'a>,
-    body: BytesColumn<'a>,
-    raw: BytesColumn<'a>,
+    properties_raw: BytesValues<'a>,
+    body: BytesValues<'a>,
+    raw: BytesValues<'a>,
 }
 
 impl<'a> ArchiveRows<'a> {
-    pub(super) fn of(batch: &'a RecordBatch) -> Result<Self, StoreError> {
+    /// Returns the columns of a batch.
+    ///
+    /// # Errors
+    /// A column is missing, or has another type.
+    pub fn of(batch: &'a RecordBatch) -> Result<Self, FileError> {
         fn column<'a, T>(
             batch: &'a RecordBatch,
             name: &str,
             convert: impl FnOnce(&'a dyn Array) -> Option<T>,
-        ) -> Result<T, StoreError> {
+        ) -> Result<T, FileError> {
             let array = batch.column_by_name(name).ok_or_else(|| wrong(format!("no column {name}")))?;
             convert(array.as_ref())
                 .ok_or_else(|| wrong(format!("column {name} has the type {}", array.data_type())))
         }
         Ok(Self {
-            topic: column(batch, "topic", BytesColumn::text)?,
+            topic: column(batch, "topic", BytesValues::text)?,
             queue_id: column(batch, "queue_id", integers)?,
             queue_offset: column(batch, "queue_offset", integers)?,
             commit_log_offset: column(batch, "commit_log_offset", integers)?,
@@ -61,24 +64,30 @@ impl<'a> ArchiveRows<'a> {
             sys_flag: column(batch, "sys_flag", integers)?,
             reconsume_times: column(batch, "reconsume_times", integers)?,
             prepared_transaction_offset: column(batch, "prepared_transaction_offset", integers)?,
-            born_host: column(batch, "born_host", BytesColumn::text)?,
-            store_host: column(batch, "store_host", BytesColumn::text)?,
+            born_host: column(batch, "born_host", BytesValues::text)?,
+            store_host: column(batch, "store_host", BytesValues::text)?,
             body_crc: column(batch, "body_crc", integers)?,
             magic: column(batch, "magic", integers)?,
-            properties_raw: column(batch, "properties_raw", BytesColumn::of)?,
-            body: column(batch, "body", BytesColumn::of)?,
-            raw: column(batch, "raw", BytesColumn::of)?,
+            properties_raw: column(batch, "properties_raw", BytesValues::of)?,
+            body: column(batch, "body", BytesValues::of)?,
+            raw: column(batch, "raw", BytesValues::of)?,
         })
     }
 
     /// Returns the log offset of a row.
-    pub(super) fn log_offset(&self, row: usize) -> Result<u64, StoreError> {
+    ///
+    /// # Errors
+    /// The row has none.
+    pub fn log_offset(&self, row: usize) -> Result<u64, FileError> {
         let offset = (self.commit_log_offset)(row).and_then(|offset| u64::try_from(offset).ok());
         offset.ok_or_else(|| wrong(format!("row {row} has no log offset")))
     }
 
     /// Appends the record of a row to `out`.
-    pub(super) fn encode(&self, row: usize, out: &mut Vec<u8>) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// The row is not that of an archive.
+    pub fn encode(&self, row: usize, out: &mut Vec<u8>) -> Result<(), FileError> {
         let size = long(&self.size, row, "size")?;
         let written = match self.raw.get(row) {
             Some(raw) => {
@@ -100,7 +109,7 @@ impl<'a> ArchiveRows<'a> {
     }
 
     /// Encodes the record of a row without `raw`.
-    fn encode_columns(&self, row: usize, out: &mut Vec<u8>) -> Result<usize, StoreError> {
+    fn encode_columns(&self, row: usize, out: &mut Vec<u8>) -> Result<usize, FileError> {
         let spec = self.spec(row)?;
         if spec.version().magic() != int(&self.magic, row, "magic")?.cast_unsigned() {
             return Err(wrong(format!("the magic of row {row} does not fit its topic")));
@@ -116,7 +125,7 @@ impl<'a> ArchiveRows<'a> {
         Ok(written)
     }
 
-    fn spec(&self, row: usize) -> Result<RecordSpec<'a>, StoreError> {
+    fn spec(&self, row: usize) -> Result<RecordSpec<'a>, FileError> {
         let topic = bytes(&self.topic, row, "topic")?;
         Ok(RecordSpec {
             queue_id: int(&self.queue_id, row, "queue_id")?,
@@ -142,49 +151,37 @@ impl<'a> ArchiveRows<'a> {
     }
 }
 
-fn long(column: &Numbers<'_>, row: usize, name: &str) -> Result<i64, StoreError> {
+fn long(column: &Numbers<'_>, row: usize, name: &str) -> Result<i64, FileError> {
     column(row).ok_or_else(|| wrong(format!("row {row}, column {name}: it is null")))
 }
 
-fn int(column: &Numbers<'_>, row: usize, name: &str) -> Result<i32, StoreError> {
+fn int(column: &Numbers<'_>, row: usize, name: &str) -> Result<i32, FileError> {
     i32::try_from(long(column, row, name)?).map_err(|_| wrong(format!("row {row}, column {name}: too large")))
 }
 
-fn bytes<'a>(column: &BytesColumn<'a>, row: usize, name: &str) -> Result<&'a [u8], StoreError> {
+fn bytes<'a>(column: &BytesValues<'a>, row: usize, name: &str) -> Result<&'a [u8], FileError> {
     column.get(row).ok_or_else(|| wrong(format!("row {row}, column {name}: it is null")))
 }
 
-fn host(column: &BytesColumn<'_>, row: usize, name: &str) -> Result<Host, StoreError> {
+fn host(column: &BytesValues<'_>, row: usize, name: &str) -> Result<Host, FileError> {
     let text = std::str::from_utf8(bytes(column, row, name)?).map_err(wrong)?;
     Host::from_str(text).map_err(wrong)
 }
 
-/// Calls `visit` with each row and the bytes of its record.
-pub(super) fn for_each_record(
-    stream: RecordBatchStreamReader,
-    mut visit: impl FnMut(&ArchiveRows<'_>, usize, &[u8]) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
+/// Calls `visit` with each row of a batch and the bytes of its record.
+///
+/// # Errors
+/// Those of `visit`; a row is not that of an archive.
+pub fn for_each_record(
+    batch: &RecordBatch,
+    mut visit: impl FnMut(&ArchiveRows<'_>, usize, &[u8]) -> Result<(), FileError>,
+) -> Result<(), FileError> {
     let mut buffer = Vec::new();
-    for batch in stream {
-        let batch = batch.map_err(wrong)?;
-        let rows = ArchiveRows::of(&batch)?;
-        for row in 0..batch.num_rows() {
-            buffer.clear();
-            rows.encode(row, &mut buffer)?;
-            visit(&rows, row, &buffer)?;
-        }
+    let rows = ArchiveRows::of(batch)?;
+    for row in 0..batch.num_rows() {
+        buffer.clear();
+        rows.encode(row, &mut buffer)?;
+        visit(&rows, row, &buffer)?;
     }
     Ok(())
-}
-
-/// Encodes all rows. Returns their number, the sum of the CRC-32 of each record, and the sum of their bytes.
-pub(super) fn checksum(stream: RecordBatchStreamReader) -> Result<(u64, u64, u64), StoreError> {
-    let (mut records, mut sum, mut total) = (0_u64, 0_u64, 0_u64);
-    for_each_record(stream, |_, _, bytes| {
-        total += bytes.len() as u64;
-        sum = sum.wrapping_add(u64::from(crc32(bytes)));
-        records += 1;
-        Ok(())
-    })?;
-    Ok((records, sum, total))
 }

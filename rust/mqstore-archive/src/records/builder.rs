@@ -2,40 +2,15 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, Int32Array, Int64Array, ListArray, RecordBatch, TimestampMicrosecondArray};
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
-use arrow_schema::ArrowError;
-use mqstore::format::{Host, RecordSpec, RecordView, crc32, patch_body_crc, validate_stored_topic};
-use mqstore::read::{ScanRow, ScanSink};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use mqstore_arrow::{BufferPool, BytesColumn, KeyListColumn, PropertyColumns, taken};
+use mqstore_engine::{ScanRow, ScanSink};
+use mqstore_format::{Host, RecordSpec, RecordView, crc32, patch_body_crc, validate_stored_topic};
 
-use super::super::buffer_pool::BufferPool;
-use super::super::text_columns::{BytesColumn, KeyListColumn, PropertyColumns, taken};
-
-/// The columns in order. `crc` is the CRC-32 of the whole record; it is not part of an archive.
-const NAMES: [&str; 22] = [
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "commit_log_offset",
-    "size",
-    "store_timestamp",
-    "born_timestamp",
-    "unique_id",
-    "keys",
-    "tags",
-    "flag",
-    "sys_flag",
-    "reconsume_times",
-    "prepared_transaction_offset",
-    "born_host",
-    "store_host",
-    "body_crc",
-    "magic",
-    "properties_raw",
-    "body",
-    "raw",
-    "crc",
-];
+use crate::file::schema;
 
 /// Bytes of the records of a batch, unless one record is larger.
 const BATCH_BYTES: usize = 32 << 20;
@@ -82,7 +57,7 @@ impl HostColumn {
     }
 }
 
-/// Adds the columns of numbers in the order of [`NAMES`].
+/// Adds the columns of numbers in the order of their types.
 #[derive(Default)]
 struct Numbers {
     queue_id: Vec<i32>,
@@ -99,7 +74,7 @@ struct Numbers {
 }
 
 /// The columns that one worker builds.
-pub(super) struct ArchiveBuilder {
+pub struct ArchiveBuilder {
     topic: BytesColumn,
     last_topic: (String, bool),
     numbers: Numbers,
@@ -118,7 +93,7 @@ pub(super) struct ArchiveBuilder {
 
 impl ArchiveBuilder {
     /// Creates a builder that keeps bodies in memory of `pool`.
-    pub(super) fn new(pool: &Arc<BufferPool>) -> Self {
+    pub fn new(pool: &Arc<BufferPool>) -> Self {
         Self {
             topic: BytesColumn::default(),
             last_topic: (String::new(), false),
@@ -174,7 +149,8 @@ impl ArchiveBuilder {
             Arc::new(Int64Array::new(ScalarBuffer::from(taken(values)), None))
         };
         let absent = || ArrowError::SchemaError("a column is missing".to_owned());
-        let arrays: [ArrayRef; NAMES.len()] = [
+        let keys = self.properties.keys.as_mut().ok_or_else(absent)?.finish()?;
+        let arrays: Vec<ArrayRef> = vec![
             Arc::new(self.topic.text()?),
             int(&mut n.queue_id),
             long(&mut n.queue_offset),
@@ -182,9 +158,6 @@ impl ArchiveBuilder {
             int(&mut n.size),
             self.store_timestamp.finish()?,
             self.born_timestamp.finish()?,
-            Arc::new(self.properties.unique_id.as_mut().ok_or_else(absent)?.text()?),
-            self.properties.keys.as_mut().ok_or_else(absent)?.finish()?,
-            Arc::new(self.properties.tags.as_mut().ok_or_else(absent)?.text()?),
             int(&mut n.flag),
             int(&mut n.sys_flag),
             int(&mut n.reconsume_times),
@@ -193,14 +166,35 @@ impl ArchiveBuilder {
             Arc::new(self.store_host.values.text()?),
             int(&mut n.body_crc),
             int(&mut n.magic),
+            Arc::new(self.raw.binary()?),
             Arc::new(self.properties_raw.binary()?),
             Arc::new(self.body.binary()?),
-            Arc::new(self.raw.binary()?),
+            Arc::new(self.properties.unique_id.as_mut().ok_or_else(absent)?.text()?),
+            keys_of_file(&keys)?,
+            Arc::new(self.properties.tags.as_mut().ok_or_else(absent)?.text()?),
             long(&mut n.crc),
         ];
-        let columns = NAMES.into_iter().zip(arrays).map(|(name, array)| (name, array, true));
-        RecordBatch::try_from_iter_with_nullable(columns)
+        RecordBatch::try_new(columns_of_log(), arrays)
     }
+}
+
+/// The columns of a file, and `crc`, the CRC-32 of the whole record, which is not part of an archive.
+fn columns_of_log() -> SchemaRef {
+    let known = schema();
+    let crc = Arc::new(Field::new("crc", DataType::Int64, true));
+    Arc::new(Schema::new(known.fields().iter().cloned().chain([crc]).collect::<Vec<_>>()))
+}
+
+/// Returns lists of keys as a file names their items.
+fn keys_of_file(keys: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    let known = schema();
+    let (DataType::List(item), Some(lists)) =
+        (known.field_with_name("keys")?.data_type(), keys.as_list_opt::<i32>())
+    else {
+        return Err(ArrowError::SchemaError("keys are no lists".to_owned()));
+    };
+    let (_, offsets, values, nulls) = lists.clone().into_parts();
+    Ok(Arc::new(ListArray::try_new(Arc::clone(item), offsets, values, nulls)?))
 }
 
 /// Whether `frame`, a record without its body, has the bytes before and after the body of `record`.

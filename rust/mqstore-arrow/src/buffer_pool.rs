@@ -16,13 +16,13 @@ const KEPT_BYTES: usize = 32 << 20;
 
 /// The pool of a scan; see the module's text.
 #[derive(Default)]
-pub(super) struct BufferPool {
+pub struct BufferPool {
     kept: Mutex<Vec<Vec<u8>>>,
 }
 
 impl BufferPool {
     /// Moves `values` into a batch, and replaces them with empty memory of the same size.
-    pub(super) fn share(self: &Arc<Self>, values: &mut Vec<u8>) -> Buffer {
+    pub fn share(self: &Arc<Self>, values: &mut Vec<u8>) -> Buffer {
         let room = values.len() + values.len() / 8;
         if room < LEAST_BYTES {
             return Buffer::from_vec(std::mem::replace(values, Vec::with_capacity(room)));

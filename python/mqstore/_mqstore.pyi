@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, final, overloa
 from typing_extensions import disjoint_base
 
 from mqstore._stubs.archive import *
+from mqstore._stubs.commits import *
 from mqstore._stubs.delivery import *
 from mqstore._stubs.filter import *
 from mqstore._stubs.jobs import *
@@ -38,17 +39,18 @@ __all__ = [
     "_after_fork_in_child", "_restore_message", "adopt_settings", "advance_archive", "append_rows",
     "archive_bytes_file", "archive_file_facts", "archive_file_summary", "archive_state", "begin_step", "cancel_delayed",
     "check_division", "check_options", "check_rows", "check_settings", "check_staged", "compaction_end",
-    "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store",
-    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms",
-    "export_settings", "floor_of_topic", "floor_offset", "group_lags", "groups", "info", "is_held", "is_reclaimed_at",
-    "is_reserved", "is_settled", "is_system_topic", "key_hashes", "make_topics", "manifest_checksum",
-    "manifest_problem", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record",
-    "prepare_stage", "queue_bounds", "quotas", "read_log", "reason_of", "rebuild", "reclaim", "repair",
-    "reschedule_delayed", "resume_step", "retention_limits", "retention_usage", "saved_offsets", "scan_archive",
-    "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "sealed_segments",
-    "segment_inodes", "set_archive", "set_archive_of_copy", "set_older_topics", "set_retention", "staged_job",
-    "standing_of", "sync_groups", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
-    "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
+    "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_file",
+    "copy_store", "create_file", "decode_records", "delay_counts", "delete_namespace", "delete_topic",
+    "expire_after_ms", "expired_to_ms", "export_settings", "floor_of_topic", "floor_offset", "group_lags", "groups",
+    "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled", "is_system_topic", "key_hashes", "make_topics",
+    "manifest_checksum", "manifest_problem", "message_ids", "namespaces", "offset_history", "pending_transactions",
+    "pop_record", "prepare_stage", "publish_file", "publish_folder", "queue_bounds", "quotas", "read_log", "reason_of",
+    "rebuild", "reclaim", "repair", "replace_cached", "replace_file", "reschedule_delayed", "resume_step",
+    "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_copy", "scan_cuts", "scan_export",
+    "scan_lines", "scan_open", "scan_schema", "sealed_segments", "segment_inodes", "set_archive", "set_archive_of_copy",
+    "set_older_topics", "set_retention", "staged_job", "standing_of", "sync_groups", "sync_names", "sync_part",
+    "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
+    "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]

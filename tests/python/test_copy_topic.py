@@ -135,6 +135,7 @@ def test_a_copy_can_be_interrupted_at_every_step(tmp_path: Path, monkeypatch: py
 
         return call
 
+    from mqstore import _native
     from mqstore._admin.export import partial, rules
 
     at = 0
@@ -150,7 +151,7 @@ def test_a_copy_can_be_interrupted_at_every_step(tmp_path: Path, monkeypatch: py
                 (module, "replace_state"),
                 (partial, "replace_state"),
                 (rules, "replace_file"),
-                (partial, "publish"),
+                (_native, "publish_file"),
             )
             for where, name in durable:
                 patch.setattr(where, name, counting(getattr(where, name), at))

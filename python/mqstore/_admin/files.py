@@ -1,4 +1,4 @@
-"""Durable steps on local files: replace, publish, sync, and a lock against a second call."""
+"""Local files: replacement in one step, errors of a full disk, and a lock against a second call."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import errno
 import json
 import os
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mqstore import _native
 from mqstore.errors import DiskFullError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @contextmanager
@@ -33,17 +34,7 @@ def replace_state(path: Path, state: dict[str, Any]) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replaces a file in one step, durably. A failure leaves the old file, and no other."""
-    new = Path(f"{path}.new")
-    try:
-        with new.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    _native.replace_file(path, f"{path}.new", content)
 
 
 def only_one(file: int, path: Path) -> None:
@@ -84,21 +75,6 @@ def _busy(path: Path) -> OSError:
     from mqstore.errors import StoreBusyError
 
     return StoreBusyError(f"{path}: another call is writing this; wait for it, or choose another name")
-
-
-def publish(path: Path, dest: Path) -> None:
-    """Gives a complete file its final name, durably."""
-    path.replace(dest)
-    sync_folder(dest.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Syncs the names in a folder."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def chunks(file: Path, length: int, size: int) -> Iterator[bytes]:

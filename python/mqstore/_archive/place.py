@@ -114,6 +114,11 @@ class ArchivePlace:
             if (problem := history.set_manifest(self._content(path), numbers[0])) is not None:
                 raise wrong_manifest(path, *problem)
 
+    def settle(self) -> None:
+        """Makes the manifests durable. A run that has ended can have created one whose name is not."""
+        with requests(self.shown, "archive to it"):
+            self._target.settle(MANIFESTS)
+
     def must_have(self) -> ArchiveManifest:
         """Returns the newest manifest.
 

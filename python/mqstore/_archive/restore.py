@@ -11,7 +11,6 @@ The files of one range of the log are written before those of the next, so that 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from itertools import pairwise
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._admin.directories import rebuild
-from mqstore._admin.files import disk_of, locked_folder, sync_folder
+from mqstore._admin.files import disk_of, locked_folder
 from mqstore._archive.owner import settings_with
 from mqstore._reports import ArchiveRestoreReport, Progress
 from mqstore.errors import CorruptionError, InvalidOptionError, TopicNotFoundError
@@ -80,10 +79,7 @@ class Restore:
             # Builds queues, key index and checkpoint.
             rebuild(partial, options=self._options)
             self._write_notes(partial)
-            for folder, _, _ in os.walk(partial, topdown=False):
-                sync_folder(Path(folder))
-            partial.rename(home)
-            sync_folder(home.parent)
+            _native.publish_folder(partial, home)
         return ArchiveRestoreReport(
             target=self._place.shown,
             path=str(home),
@@ -133,8 +129,6 @@ class Restore:
             path.parent.mkdir(exist_ok=True)
             with path.open("x") as file:
                 file.writelines(f"{json.dumps(line)}\n" for line in self._gaps)
-                file.flush()
-                os.fsync(file.fileno())
         if self._topics is None:
             _native.set_archive_of_copy(folder, self._segments[-1].end, self._settings)
 

@@ -242,6 +242,7 @@ def checked(
     check_recorded(state, place, manifest, store._stats()["log_min_offset"])
     if manifest is None:
         return None
+    place.settle()
     if manifest.topics != topics:
         wanted = "all topics" if manifest.topics is None else "the topics " + ", ".join(manifest.topics)
         raise ResultExistsError(place.shown, f"the archive there has {wanted}")

@@ -47,6 +47,9 @@ def create(target: Target, path: str, content: bytes) -> bytes | None:
         except RequestFailure as error:
             raise failure or error from None
         if found is not None:
+            if failure is not None:
+                # The request can have ended before the name was durable.
+                target.settle(path[: path.rindex("/") + 1])
             return found
         if failure is not None:
             raise failure

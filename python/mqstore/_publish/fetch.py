@@ -20,7 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore._admin.files import disk_of, locked_folder, publish, sync_folder
+from mqstore import _native
+from mqstore._admin.files import disk_of, locked_folder
 from mqstore._paths import home_of, object_path, shown_url, url_of_result
 from mqstore._publish.publication import digest_of
 from mqstore._remote.failure import RequestFailure, requests
@@ -124,12 +125,9 @@ def fetch(
             done += count
             if progress is not None:
                 progress(Progress(done, total))
-        for folder, _, _ in os.walk(partial, topdown=False):
-            sync_folder(Path(folder))
         if manifest.mapping is not None:
-            publish(new_mapping, mapping)
-        partial.rename(home)
-        sync_folder(home.parent)
+            _native.publish_file(new_mapping, mapping)
+        _native.publish_folder(partial, home)
     return FetchReport(
         url=found.shown,
         path=str(home),
@@ -161,7 +159,7 @@ class _Result:
         self._versions = {row[0]: row[3] for row in rows}
 
     def fetched(self, wanted: list[tuple[Entry, Path]]) -> Iterator[int]:
-        """Writes objects to local files, compares and syncs them. Yields the bytes of each step."""
+        """Writes objects to local files and compares them. Yields the bytes of each step."""
         ranges = self._ranges(wanted)
         with requests(self.shown, "fetch the result"):
             current: _File | None = None
@@ -205,8 +203,6 @@ class _File:
         if self._digest.hexdigest() != self.entry.sha256:
             raise RequestFailure("damaged", path, "the object does not match its digest in the manifest")
         self._file.truncate(self.entry.length)
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
 
     def close(self) -> None:
@@ -222,9 +218,6 @@ def _tidy(folder: Path, manifest: Manifest) -> list[Entry]:
             path = Path(inner, name)
             entry = entries.get(path.relative_to(folder).as_posix())
             if entry is not None and not path.is_symlink() and _is_complete(path, entry):
-                # The call that wrote it may have stopped before the sync.
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
                 kept.append(entry)
             else:
                 path.unlink()

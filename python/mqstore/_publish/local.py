@@ -12,24 +12,23 @@ import threading
 import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, TypeVar
 
-from mqstore._admin.files import chunks, sync_folder
+from mqstore import _native
 from mqstore._remote.failure import REMOVED, WRITE_DENIED, RequestFailure
 from mqstore._remote.file_system import FileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mqstore._remote.failure import Cause, Part, Range, Row
 
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# A system without hard links answers EPERM too, but it has just created a file in the same folder.
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_COPY_BYTES = 1 << 20
 # Attempts to create a file in a folder that others remove when it is empty.
 _ATTEMPTS = 100
+
+T = TypeVar("T")
 
 # The memory of `fsspec` has no step that creates an object only if it is absent.
 _lock = threading.Lock()
@@ -97,12 +96,7 @@ class Folder(Listed):
         """Writes the first bytes of a local file to a file, durably."""
         dest = self._path(path)
         with _steps(path):
-            with _created(dest) as copy:
-                for part in chunks(file, length, _COPY_BYTES):
-                    copy.write(part)
-                copy.flush()
-                os.fsync(copy.fileno())
-            sync_folder(dest.parent)
+            _in_folder(dest.parent, lambda: _native.copy_file(file, dest, length))
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Writes a file unless it exists, durably. Returns whether this call has written it."""
@@ -110,23 +104,17 @@ class Folder(Listed):
         new = dest.with_name(f"{dest.name}.{uuid.uuid4().hex}.new")
         with _steps(path):
             try:
-                with _created(new) as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                try:
-                    dest.hardlink_to(new)
-                except OSError as error:
-                    if error.errno not in _NO_LINKS:
-                        raise
-                    reason = "the file system has no hard links, so a file cannot be created only if it is absent"
-                    raise RequestFailure("other", path, f"{reason}; choose another file system") from None
-            except FileExistsError:
-                return False
-            finally:
-                new.unlink(missing_ok=True)
-            sync_folder(dest.parent)
-            return True
+                return _in_folder(dest.parent, lambda: _native.create_file(dest, new, content))
+            except OSError as error:
+                if error.errno != errno.ENOTSUP:
+                    raise
+                reason = "the file system has no hard links, so a file cannot be created only if it is absent"
+                raise RequestFailure("other", path, f"{reason}; choose another file system") from None
+
+    def settle(self, folder: str) -> None:
+        """Makes the names in a folder durable: the call that made the last one can have ended before."""
+        with _steps(folder.rstrip("/")):
+            _native.sync_names(self._path(folder))
 
     def delete(self, paths: list[str]) -> None:
         """Removes files, and the folders that are then empty. Files that do not exist are no error."""
@@ -193,24 +181,15 @@ def _raise_unless_missing(error: OSError) -> None:
         raise error
 
 
-def _created(path: Path) -> BinaryIO:
-    """Creates a file, and its folder if that is missing."""
+def _in_folder(folder: Path, write: Callable[[], T]) -> T:
+    """Creates a file in a folder, and the folder if that is missing."""
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
-            # Another writer can remove the folder while it is empty: then `mkdir` says that it exists, and it does not.
-            with suppress(FileExistsError):
-                _make_folder(path.parent)
-            return path.open("xb")
-    return path.open("xb")
-
-
-def _make_folder(folder: Path) -> None:
-    """Creates a folder and its parents, durably."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
+            return write()
+        # Another writer can remove the folder while it is empty: then `mkdir` says that it exists, and it does not.
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True, exist_ok=True)
+    return write()
 
 
 @contextmanager

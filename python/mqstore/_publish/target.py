@@ -41,6 +41,9 @@ class Target(Protocol):
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Writes an object unless it exists. Returns whether this call has written it."""
 
+    def settle(self, folder: str) -> None:
+        """Makes the names in a folder durable. A call that has ended can have left the last one."""
+
     def delete(self, paths: list[str]) -> None:
         """Removes objects. Those that do not exist are no error."""
 

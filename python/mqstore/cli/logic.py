@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 import mqstore
+from mqstore import _native
 from mqstore._admin.export.columns import column_file
 from mqstore._admin.export.formats import format_of
-from mqstore._admin.files import publish
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import unknown_topic
 from mqstore._reports import _Report
@@ -166,7 +166,7 @@ def logic_export(
                     write(batch)
                     messages += batch.num_rows
             size = partial.stat().st_size
-            publish(partial, out)
+            _native.publish_file(partial, out)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise

@@ -8,6 +8,7 @@
 //! This crate knows no message and no record. The only format that it knows is the name of a segment: twenty digits.
 
 pub mod clock;
+pub mod commit;
 pub mod event_count;
 pub mod faults;
 pub mod file_cache;

@@ -13,6 +13,7 @@
 
 mod archive;
 mod arrow;
+mod commits;
 pub(crate) mod convert;
 pub(crate) mod delivery;
 mod error;
@@ -69,6 +70,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(store::pending::waiting_record, module)?)?;
     store::archive::register(module)?;
     archive::register(module)?;
+    commits::register(module)?;
     store::compaction::register(module)?;
     store::delay::register(module)?;
     scan::register(module)?;

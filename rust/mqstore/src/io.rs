@@ -2,9 +2,9 @@
 
 #[cfg(feature = "sim")]
 pub use mqstore_io::sim;
-pub use mqstore_io::sync;
 pub use mqstore_io::{Access, Clock, FileKind, OsVfs, SystemClock, Vfs, VfsFile, WakeDescriptor};
 pub use mqstore_io::{FaultVfs, Faults, ManualClock, TestClock};
 pub use mqstore_io::{
     PendingRange, RangeBytes, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs,
 };
+pub use mqstore_io::{commit, sync};

@@ -27,7 +27,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
             &["clock", "event_count", "open_files", "region", "switch"],
             &["read_pace", "sync"],
             &["pool", "vfs"],
-            &["faults", "file_cache", "mapped_file", "os", "sim"],
+            &["commit", "faults", "file_cache", "mapped_file", "os", "sim"],
             &["mapped_file_queue", "remote"],
         ],
     ),
@@ -106,7 +106,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
     (
         "mqstore-python",
         &[
-            &["error"],
+            &["commits", "error"],
             &["runtime"],
             &["convert"],
             &["arrow", "testing"],

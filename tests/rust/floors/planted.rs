@@ -53,6 +53,11 @@ const VIOLATIONS: &[(&str, &str, &str)] = &[
     ("Python imports stay on their floor", "python/mqstore/planted.py", "import os, typer\n"),
     ("Python imports stay on their floor", "python/mqstore/spark/planted.py", "from rich import table\n"),
     ("Python imports stay on their floor", "python/mqstore/planted.py", "from ._mqstore import Store\n"),
+    ("durable steps only in Rust", "python/mqstore/planted.py", "os.fsync(file.fileno())\n"),
+    ("durable steps only in Rust", "python/mqstore/planted.py", "def f():\n    partial.rename(dest)\n"),
+    ("durable steps only in Rust", "python/mqstore/planted.py", "dest.hardlink_to(new)\n"),
+    ("durable steps only in Rust", "python/mqstore/planted.py", "new.replace(path)\n"),
+    ("durable steps only in Rust", "python/mqstore/spark/planted.py", "os.replace(new, path)\n"),
     ("Python imports stay on their floor", "python/mqstore/planted.py", "from . import errors, _mqstore\n"),
     ("Python imports stay on their floor", "python/mqstore/cli/planted.py", "from .._mqstore import Store\n"),
     (
@@ -255,6 +260,14 @@ const LOOK_ALIKES: &[(&str, &str, &str)] = &[
         "words that do not belong here",
         "docs/planted.md",
         concat!("the folder ./wo", "rk/ and $x/ro", "ot/ are relative\n"),
+    ),
+    ("durable steps only in Rust", "python/mqstore/planted.py", "text.replace(\"a\", b)\n"),
+    ("durable steps only in Rust", "python/mqstore/planted.py", "signature.replace(parameters=found)\n"),
+    ("durable steps only in Rust", "python/mqstore/planted.py", "self._client.rename(new, path)\n"),
+    (
+        "durable steps only in Rust",
+        "python/mqstore/planted.py",
+        "replace(manifest, number=1)  # then os.fsync(x)\n",
     ),
 ];
 

@@ -57,7 +57,7 @@ pub(crate) fn imports(source: &str) -> Vec<Import> {
 }
 
 /// The source with strings and comments blanked and every line break kept.
-fn without_strings(source: &str) -> String {
+pub(crate) fn without_strings(source: &str) -> String {
     let mut code = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(first) = rest.chars().next() {

@@ -27,6 +27,7 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { name: "threads only in one place", check: source_rules::threads_only_in_one_place },
     Rule { name: "rayon only in the pool", check: source_rules::rayon_only_in_the_pool },
     Rule { name: "no global pool of threads", check: source_rules::no_global_pool },
+    Rule { name: "durable steps only in Rust", check: source_rules::durable_steps_only_in_rust },
     Rule { name: "files of at most 1,000 lines", check: source_rules::files_stay_short },
     Rule { name: "folders of at most 20 source files", check: source_rules::folders_stay_small },
     Rule { name: "folders of at least three parts, with mod.rs", check: source_rules::folders_are_worth_it },

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::layout_rules::{dependencies, product_files};
+use crate::python_source;
 use crate::rust_source::{self, PathRef, Token};
 use crate::tree::{Finding, Tree};
 
@@ -176,6 +177,50 @@ fn words_in<'a>(files: impl Iterator<Item = (&'a str, &'a str)>, words: &[&str])
         }
     }
     found
+}
+
+/// Calls that make a file durable or give it a name. The simulator never sees those of Python.
+const DURABLE_STEPS: [&str; 9] = [
+    ".fsync(",
+    ".fdatasync(",
+    ".rename(",
+    ".renames(",
+    ".hardlink_to(",
+    "os.link(",
+    "os.replace(",
+    "shutil.move(",
+    ".replace(",
+];
+
+/// Measures the syncs of a device.
+const MEASURES_SYNCS: &str = "python/mqstore/cli/bench.py";
+
+/// The Python package syncs, renames and links no file. HDFS has a client of its own.
+pub(crate) fn durable_steps_only_in_rust(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, source) in tree.below("python/mqstore/", ".py").filter(|(path, _)| *path != MEASURES_SYNCS) {
+        let code = python_source::without_strings(source);
+        for (at, line) in code.lines().enumerate() {
+            for step in DURABLE_STEPS.iter().filter(|step| has_step(line, step)) {
+                found.push(Finding::new(
+                    path,
+                    at + 1,
+                    format!("{step}) belongs into mqstore-io/src/commit.rs"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a line calls a step. A text and a record have a `replace` with several arguments or a named one.
+fn has_step(line: &str, step: &str) -> bool {
+    line.match_indices(step).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + step.len()..]);
+        let arguments = after.split(')').next().unwrap_or(after);
+        let is_of_path = step != ".replace(" || !(arguments.is_empty() || arguments.contains([',', '=']));
+        is_of_path && !before.ends_with("_client")
+    })
 }
 
 /// No source file is longer than a person reads in one go.

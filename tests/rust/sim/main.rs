@@ -13,6 +13,7 @@
 //! | `remaking` | recoveries that rebuild lost files, and are interrupted |
 //! | `repairing` | repairs, copies and snapshots |
 //! | `staging` | the steps of parallel writes |
+//! | `committing` | results outside a store: exports, archives, fetched folders |
 //! | `transactions` | transactions, all or nothing |
 //! | `failing_calls` | what a caller sees if a system call fails |
 //! | `timing` | delayed messages: none early, none lost, none twice |
@@ -26,6 +27,7 @@
 #![expect(clippy::single_match_else, reason = "both outcomes of a call are worth a line")]
 
 mod check;
+mod committing;
 mod compacting;
 mod contract;
 mod crashes;

@@ -12,8 +12,8 @@ use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
 use crate::{
-    compacting, decay, faults, feeding, foreign, keeping, reclaiming, remaking, repairing, staging, switches,
-    timing,
+    committing, compacting, decay, faults, feeding, foreign, keeping, reclaiming, remaking, repairing,
+    staging, switches, timing,
 };
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
@@ -271,6 +271,10 @@ fn stagings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     staging::hunt(1, stop).map(|_| ())
 }
 
+fn commits(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    committing::hunt(1, stop).map(|_| ())
+}
+
 fn failed_syncs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     faults::failed_syncs(400, stop).map(|_| ())
 }
@@ -299,6 +303,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
         ("deletions", deletions),
     ];
     let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
+        "commit" => ("commits", commits),
         "compaction" => ("compactions", compactions),
         "delay" => ("delays", delays),
         "feed" => ("feeds", feeds),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mqstore import _extras
+from mqstore import _extras, _native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,5 +67,4 @@ def column_file(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], 
         yield add
         if group:
             flush()
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    _native.sync_part(path)

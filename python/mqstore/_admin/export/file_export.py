@@ -12,7 +12,6 @@ from mqstore._admin.export.counts import Counts
 from mqstore._admin.export.partial import Partial
 from mqstore._admin.export.parts import Parts
 from mqstore._admin.export.run import Export
-from mqstore._admin.files import publish
 from mqstore._read.scan import Scan
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class FileExport(Export):
                     self._tell(stream, end)
             counts.bytes = path.stat().st_size
             self._must_be_free(self.dest)
-            publish(path, self.dest)
+            _native.publish_file(path, self.dest)
         except BaseException:
             path.unlink(missing_ok=True)
             raise

@@ -14,7 +14,6 @@ import shutil
 from typing import TYPE_CHECKING
 
 from mqstore import _native
-from mqstore._admin.files import sync_folder
 from mqstore._options import StoreOptions
 
 if TYPE_CHECKING:
@@ -42,12 +41,9 @@ def make_late_store(directory: Path) -> None:
         staged.mkdir()
         log = _native.ArchiveLog(str(staged))
         log.add(length, length)
-        log.sync()
-        staged.rename(directory / "commitlog")
+        _native.publish_folder(staged, directory / "commitlog")
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
     for left in directory.glob(f"{_STAGED}*"):
         shutil.rmtree(left, ignore_errors=True)
-    sync_folder(directory)
-    sync_folder(directory.parent)

@@ -30,7 +30,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mqstore._admin.files import only_one, publish, replace_state
+from mqstore import _native
+from mqstore._admin.files import only_one, replace_state
 
 if TYPE_CHECKING:
     from mqstore._admin.export.counts import Counts
@@ -106,14 +107,14 @@ class Partial:
 
     def _sync(self) -> None:
         self.file.flush()
-        os.fsync(self.file.fileno())
+        _native.sync_part(self._path)
 
     def publish(self) -> int:
         """Gives the file its final name and returns its length."""
-        self._sync()
+        self.file.flush()
         size = self.file.tell()
         self.file.close()
-        publish(self._path, self._dest)
+        _native.publish_file(self._path, self._dest)
         remove_state(self._dest)
         return size
 

@@ -19,9 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mqstore import _native
 from mqstore._admin.export.columns import write_part
 from mqstore._admin.export.partial import remove_state
-from mqstore._admin.files import only_one, replace_state, sync_folder
+from mqstore._admin.files import only_one, replace_state
 
 if TYPE_CHECKING:
     from mqstore._admin.export.counts import Counts
@@ -80,10 +81,8 @@ class Parts:
         """Writes and syncs one part, then records the state."""
         path = self._folder / self._name(self.count)
         write_part(self._kind, path, schema, batches)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            counts.bytes += os.fstat(file.fileno()).st_size
-        sync_folder(self._folder)
+        _native.sync_part(path)
+        counts.bytes += path.stat().st_size
         self.count += 1
         self._rules.store()
         state = {
@@ -98,8 +97,7 @@ class Parts:
 
     def publish(self) -> None:
         """Gives the folder its final name."""
-        self._folder.rename(self._dest)
-        sync_folder(self._dest.parent)
+        _native.publish_folder(self._folder, self._dest)
         remove_state(self._dest)
 
 

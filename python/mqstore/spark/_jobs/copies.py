@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._admin.directories import must_be_new
-from mqstore._admin.files import locked_folder, sync_folder
+from mqstore._admin.files import locked_folder
 from mqstore._paths import is_url, shown_url
 from mqstore._remote.failure import requests
 from mqstore._remote.place import pinned
@@ -60,8 +60,7 @@ def staged(output: str, job_id: str | None) -> Iterator[Path]:
                 shutil.rmtree(left)
             yield staging
             must_be_new(output)
-            (staging / "store").rename(target)
-            sync_folder(target.parent)
+            _native.publish_folder(staging / "store", target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
@@ -103,20 +102,16 @@ class Source:
             own = [numbers[at] for at in share]
             arguments = (self._place, self._storage, self._listing, own)
             calls.append(Call("copy_files", arguments, str(attempts), sum(sizes[at] for at in share)))
-        folders = {store}
         for answer in rounds.run(calls):
             found = json.loads(answer)
             for number in found["files"]:
                 path = store / self._files[number][0]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                folders.update(folder for folder in path.parents if folder.is_relative_to(store))
                 written = Path(found["folder"], str(number))
                 if not written.exists():
                     msg = f"{written}: a task has written this file, and the driver does not find it; {SAME_PATH}"
                     raise MQStoreError(msg)
-                written.rename(path)
-        for folder in folders:
-            sync_folder(folder)
+                _native.publish_file(written, path)
         return str(store)
 
     def _list(self, topics: list[str]) -> None:

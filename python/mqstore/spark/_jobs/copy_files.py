@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mqstore._admin.files import sync_folder
+from mqstore import _native
 from mqstore._paths import shown_url
 from mqstore._remote.failure import RequestFailure, requests
 from mqstore._remote.pinned import unpacked
@@ -39,7 +38,6 @@ def copy_files(
         msg = f"{folder.parent}: the driver has made this folder, and it does not exist here; {SAME_PATH}"
         raise MQStoreError(msg) from None
     download(url, storage, listing, {number: folder / str(number) for number in chosen}, tell)
-    sync_folder(folder)
     return json.dumps({"folder": str(folder), "files": chosen}).encode()
 
 
@@ -78,8 +76,7 @@ def download(url: str, storage: dict[str, Any], listing: bytes, paths: dict[int,
                 if tell is not None:
                     tell(done, total)
             file.truncate(size)
-            file.flush()
-            os.fsync(file.fileno())
+        _native.sync_part(path)
 
 
 def _write(file: IO[bytes], at: int, part: Part) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from mqstore._admin.files import sync_folder
+from mqstore import _native
 from mqstore._paths import target_url
 from mqstore._publish.publication import Publication, upload
 from mqstore._publish.target import target_of
@@ -80,7 +80,7 @@ def write(place: Place, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     if isinstance(place, str):
         path = Path(place, name)
         yield path, answer
-        sync_folder(path.parent)
+        _native.sync_part(path)
         answer |= {"file": name, "bytes": path.stat().st_size}
         return
     url, options, attempt = place
@@ -112,12 +112,10 @@ class _Folder:
         for file in self._staging.iterdir():
             if file.name not in kept:
                 file.unlink()
-        sync_folder(self._staging)
         self._must_be_free()
         if self._target.exists():
             shutil.rmtree(self._target)
-        self._staging.rename(self._target)
-        sync_folder(self._target.parent)
+        _native.publish_folder(self._staging, self._target)
 
     def remove(self) -> None:
         """Removes what was not published."""

@@ -91,7 +91,9 @@ impl RangeRecords {
         };
         let helpers = helpers.min(u32::try_from(groups.len()).unwrap_or(u32::MAX).saturating_sub(1));
         Pool::new(helpers, "mq-archive").in_order(usize::MAX, &work, |jobs| {
-            groups.into_iter().for_each(|group| jobs.give(group));
+            for group in groups {
+                jobs.give(group);
+            }
             let (mut found, mut damaged) = (Self::default(), Vec::new());
             while let Some((file, mut records)) = jobs.take() {
                 if damaged.contains(&file.path) {

@@ -1,0 +1,285 @@
+//! Results outside a store, ended at any call or with any call failing: an export of parts, runs of an archive, and a
+//! fetched folder. Each has one commit or none, and what a call has committed is there after a loss of power.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mqstore_io::sim::{Fault, SimVfs};
+use mqstore_io::{Vfs, commit};
+
+use crate::explore::{Violation, guarded};
+use crate::moments::{End, Ends};
+use crate::states::{Limits, Rng, State};
+use crate::workload::{World, explain};
+
+const LIMITS: Limits = Limits { all_up_to: 2, singles: 4, random: 2, cuts: 1 };
+
+/// Parts of the export, and files of the fetched folder.
+const PARTS: usize = 3;
+/// Runs of the archive.
+const RUNS: usize = 2;
+
+fn out(name: &str) -> PathBuf {
+    Path::new("/data/out").join(name)
+}
+
+fn content(name: &str) -> Vec<u8> {
+    format!("content of {name} ").repeat(700).into_bytes()
+}
+
+fn exists(vfs: &SimVfs, path: &Path) -> bool {
+    vfs.stat(path).is_ok()
+}
+
+fn is_complete(vfs: &SimVfs, path: &Path, name: &str) -> bool {
+    vfs.read_file(path, 1 << 20).is_ok_and(|found| found == content(name))
+}
+
+/// Writes a file as another library does: in pieces, without a sync.
+fn write(vfs: &SimVfs, path: &Path, name: &str) -> io::Result<()> {
+    let _ = vfs.remove_file(path);
+    let file = vfs.create_new(path)?;
+    let content = content(name);
+    let (first, second) = content.split_at(content.len() / 3);
+    file.write_all_at(first, 0)?;
+    file.write_all_at(second, first.len() as u64)
+}
+
+fn part(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("part-{number}"))
+}
+
+/// The number of parts that the state counts.
+fn counted(vfs: &SimVfs) -> usize {
+    let state = vfs.read_file(&out("rows.partial.state"), 100).unwrap_or_default();
+    String::from_utf8_lossy(&state).parse().unwrap_or(0)
+}
+
+/// Exports, or resumes an interrupted export.
+fn export(vfs: &SimVfs) -> io::Result<()> {
+    let (folder, dest, state) = (out("rows.partial"), out("rows"), out("rows.partial.state"));
+    if !exists(vfs, &dest) {
+        vfs.create_dir_all(&folder)?;
+        let counted = if (0..counted(vfs)).all(|number| exists(vfs, &part(&folder, number))) {
+            counted(vfs)
+        } else {
+            0
+        };
+        for (name, _) in vfs.list_kinds(&folder)? {
+            if !(0..counted).any(|number| folder.join(&name) == part(&folder, number)) {
+                vfs.remove_file(&folder.join(&name))?;
+            }
+        }
+        for number in counted..PARTS {
+            write(vfs, &part(&folder, number), &format!("row {number}"))?;
+            commit::sync_part(vfs, &part(&folder, number))?;
+            let text = (number + 1).to_string();
+            vfs.write_atomic(&state, &out("rows.partial.state.new"), text.as_bytes())?;
+        }
+        commit::publish_folder(vfs, &folder, &dest)?;
+    }
+    match vfs.remove_file(&state) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn check_export(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
+    if exists(vfs, &out("rows")) {
+        let all =
+            (0..PARTS).all(|number| is_complete(vfs, &part(&out("rows"), number), &format!("row {number}")));
+        return if all { Ok(()) } else { Err("the export has its name and lacks rows".to_owned()) };
+    }
+    if is_done {
+        return Err("an export that had ended has no name".to_owned());
+    }
+    let folder = out("rows.partial");
+    let lost =
+        (0..counted(vfs)).find(|number| !is_complete(vfs, &part(&folder, *number), &format!("row {number}")));
+    lost.map_or(Ok(()), |number| Err(format!("the state counts part {number}, which is not complete")))
+}
+
+/// The manifests of the archive, each with the name of its file.
+fn manifests(vfs: &SimVfs) -> Vec<(usize, String)> {
+    let read = |number: usize| {
+        let found = vfs.read_file(&out("cold/manifest").join(number.to_string()), 100).ok()?;
+        Some((number, String::from_utf8_lossy(&found).into_owned()))
+    };
+    (0..2 * RUNS).filter_map(read).collect()
+}
+
+/// Runs of the archive by two programs: each uploads a file, and one of them creates the manifest.
+fn archive(vfs: &SimVfs, token: &str) -> io::Result<()> {
+    vfs.create_dir_all(&out("cold/manifest"))?;
+    // A run that has ended can have created a manifest whose name is not durable.
+    commit::sync_names(vfs, &out("cold/manifest"))?;
+    for number in manifests(vfs).len()..RUNS {
+        let mut created = 0;
+        for program in ["a", "b"] {
+            let name = format!("{number}-{program}-{token}");
+            write(vfs, &out("scratch"), &name)?;
+            let length = content(&name).len() as u64;
+            let folder = out("cold").join(program);
+            vfs.create_dir_all(&folder)?;
+            let _ = vfs.remove_file(&folder.join(&name));
+            commit::copy_file(vfs, &out("scratch"), &folder.join(&name), length)?;
+            let path = out("cold/manifest").join(number.to_string());
+            let new = out("cold/manifest").join(format!("{name}.new"));
+            let _ = vfs.remove_file(&new);
+            let text = format!("{program}/{name}");
+            created += usize::from(commit::create_file(vfs, &path, &new, text.as_bytes())?);
+        }
+        if created != 1 {
+            return Err(io::Error::other(format!("{created} programs created manifest {number}")));
+        }
+    }
+    Ok(())
+}
+
+fn check_archive(vfs: &SimVfs, runs: usize) -> Result<(), String> {
+    let manifests = manifests(vfs);
+    if manifests.len() < runs {
+        return Err(format!("{runs} runs had ended, and {} manifests are there", manifests.len()));
+    }
+    let is_lost =
+        |path: &str| !is_complete(vfs, &out("cold").join(path), path.rsplit('/').next().unwrap_or(path));
+    let lost = manifests.iter().find(|(_, path)| is_lost(path));
+    lost.map_or(Ok(()), |(number, name)| {
+        Err(format!("manifest {number} names {name:?}, which is not complete"))
+    })
+}
+
+/// The files of a fetched folder.
+fn fetched(number: usize) -> (PathBuf, String) {
+    (PathBuf::from(format!("folder{}/file{number}", number % 2)), format!("object {number}"))
+}
+
+/// Fetches a folder, and a file next to it, which is published first.
+fn fetch(vfs: &SimVfs) -> io::Result<()> {
+    if exists(vfs, &out("fetched")) {
+        return Ok(());
+    }
+    let partial = out("fetched.partial");
+    vfs.create_dir_all(&partial)?;
+    for number in 0..PARTS {
+        let (path, name) = fetched(number);
+        vfs.create_dir_all(partial.join(&path).parent().unwrap_or(&partial))?;
+        write(vfs, &partial.join(path), &name)?;
+    }
+    write(vfs, &out("fetched.partial.mapping"), "mapping")?;
+    commit::publish_file(vfs, &out("fetched.partial.mapping"), &out("fetched.mapping"))?;
+    commit::publish_folder(vfs, &partial, &out("fetched"))
+}
+
+fn check_fetch(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
+    let mapping = out("fetched.mapping");
+    if exists(vfs, &mapping) && !is_complete(vfs, &mapping, "mapping") {
+        return Err("the mapping has its name and is not complete".to_owned());
+    }
+    if !exists(vfs, &out("fetched")) {
+        return if is_done { Err("a fetch that had ended has no name".to_owned()) } else { Ok(()) };
+    }
+    if !exists(vfs, &mapping) {
+        return Err("the fetched folder has its name, and the mapping has none".to_owned());
+    }
+    let lost =
+        (0..PARTS).map(fetched).find(|(path, name)| !is_complete(vfs, &out("fetched").join(path), name));
+    lost.map_or(Ok(()), |(path, _)| {
+        Err(format!("the fetched folder has its name and lacks {}", path.display()))
+    })
+}
+
+/// The calls at which each result was complete.
+#[derive(Debug, Default)]
+struct Done {
+    export: Option<u64>,
+    archive: Option<u64>,
+    fetch: Option<u64>,
+}
+
+fn session(world: &World) -> Result<Done, String> {
+    let vfs = &world.vfs;
+    let mut done = Done::default();
+    export(vfs).map_err(explain)?;
+    done.export = Some(vfs.operations());
+    archive(vfs, "first").map_err(explain)?;
+    done.archive = Some(vfs.operations());
+    fetch(vfs).map_err(explain)?;
+    done.fetch = Some(vfs.operations());
+    Ok(done)
+}
+
+fn check(end: &End<'_>, done: &Done, rng: &mut Rng) -> Result<(), String> {
+    let world = end.world()?;
+    let was = |call: Option<u64>| call.is_some_and(|call| call < end.call);
+    check_export(&world.vfs, was(done.export))?;
+    check_archive(&world.vfs, if was(done.archive) { RUNS } else { 0 })?;
+    check_fetch(&world.vfs, was(done.fetch))?;
+    continued(&world, rng)
+}
+
+/// The next calls complete everything, also if they are ended once.
+fn continued(world: &World, rng: &mut Rng) -> Result<(), String> {
+    let first = World::on(world.vfs.kill().map_err(explain)?);
+    session_again(&first, "second")?;
+    let after = World::on(State::chance(rng).image(&first.vfs)?.vfs);
+    check_export(&after.vfs, true)?;
+    check_archive(&after.vfs, RUNS)?;
+    check_fetch(&after.vfs, true)
+}
+
+fn session_again(world: &World, token: &str) -> Result<(), String> {
+    let vfs = &world.vfs;
+    export(vfs).map_err(|error| format!("the export again: {error}"))?;
+    archive(vfs, token).map_err(|error| format!("the archive again: {error}"))?;
+    fetch(vfs).map_err(|error| format!("the fetch again: {error}"))
+}
+
+/// Ends the calls after each of their steps.
+pub(crate) fn hunt(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let ends = Ends { name: "committing", replay: "committing".to_owned(), limits: LIMITS, step, stop };
+    let world = ends.beside(|| Ok::<_, String>(World::new(false)))?;
+    ends.each(&world, session, check)
+}
+
+/// Lets each call fail, once or from then on, and continues after a kill.
+fn failing() -> Result<u64, String> {
+    let begin = World::new(false).vfs;
+    let mut tried = 0;
+    for nth in 1.. {
+        for sticky in [false, true] {
+            let world = World::on(begin.kill().map_err(explain)?);
+            let fault = Fault::nth(nth);
+            world.vfs.inject(if sticky { fault.sticky() } else { fault });
+            let done = session_again(&world, "first");
+            let fired = world.vfs.faults_fired();
+            world.vfs.clear_faults();
+            if fired == 0 {
+                done?;
+                return Ok(tried);
+            }
+            let mut rng = Rng::new(nth);
+            let at = |what: String| format!("call {nth} fails, {sticky}: {what}");
+            check_export(&world.vfs, false).map_err(at)?;
+            check_archive(&world.vfs, 0).map_err(at)?;
+            check_fetch(&world.vfs, false).map_err(at)?;
+            continued(&world, &mut rng).map_err(at)?;
+            tried += 1;
+        }
+    }
+    Ok(tried)
+}
+
+#[test]
+fn each_result_has_one_commit_or_none() {
+    let tried = crate::crashes::must_hold(hunt(crate::crashes::calls_step(), &|| false));
+    println!("committing: {tried} states");
+    assert!(tried > 500, "{tried} states");
+}
+
+#[test]
+fn each_result_whose_calls_fail_has_one_commit_or_none() {
+    let tried = guarded(failing).unwrap_or_else(|what| panic!("{what}"));
+    println!("committing: {tried} failing calls");
+    assert!(tried > 100, "{tried} failing calls");
+}

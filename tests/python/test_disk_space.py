@@ -7,9 +7,8 @@ skipped with the reason.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -189,16 +188,11 @@ def test_a_store_with_the_default_sizes_works_on_a_small_volume(small_disk: Disk
         path.rmdir() if path.is_dir() else path.unlink()
 
 
-def test_a_replacement_that_fails_leaves_the_old_file_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = home / "state"
-    home.mkdir()
+def test_a_replacement_that_fails_leaves_the_old_file_alone(small_disk: Disk) -> None:
+    path = small_disk.path / "state"
     replace_file(path, b"old")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        replace_file(path, b"new")
+        replace_file(path, bytes(shutil.disk_usage(small_disk.path).total))
     assert path.read_bytes() == b"old"
-    assert [each.name for each in home.iterdir()] == ["state"]
+    assert not path.with_name("state.new").exists()
+    path.unlink()

@@ -438,7 +438,7 @@ pub fn archive_file(data: &[u8]) {
 }
 
 /// The targets by name, as `run.sh` and the tests know them.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("record", record),
     ("properties", properties),
     ("archive_file", archive_file),

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::files::{SummaryRow, file_error, file_sizes, new_rows, summary_row};
+use crate::error::StoreBusyError;
 use crate::runtime::detached;
 use crate::scan::running_scan::ScanHandle;
 use crate::scan::scan_rows::{ScanRows, arrow_bug};
@@ -55,7 +56,10 @@ impl ArchiveStream {
         range_bytes: usize,
         topics: Option<HashSet<String>>,
     ) -> PyResult<Option<ArchiveRange>> {
-        let mut next = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        // A thread that waited here would keep the interpreter from the one that reads.
+        let Ok(mut next) = self.ranges.try_lock() else {
+            return Err(StoreBusyError::new_err(("another thread reads the next range of the log",)));
+        };
         if next.is_over {
             return Ok(None);
         }

@@ -48,7 +48,7 @@ _PIECE_BYTES = 64 << 20
 
 # Rows of a row group, bytes of a page, and rows at a multiple of which a page can end.
 _GROUP_ROWS = 8192
-_PAGE_BYTES = 90 << 10
+_PAGE_BYTES = 64 << 10
 _PAGE_STEP_ROWS = 32
 
 Summary: TypeAlias = tuple[int, int, int, int | None, int | None, list[tuple[int, int, int, int]]]

@@ -14,7 +14,7 @@ use super::*;
 use crate::records::{ArchiveBuilder, ArchiveFile, LogRange, RowsSummary};
 
 /// Rows of a row group in these tests.
-const SIZES: FileSizes = FileSizes { group_rows: 16, page_bytes: 512, page_step_rows: 4, level: 3 };
+const SIZES: FileSizes = FileSizes { group_rows: 16, page_bytes: 360, page_step_rows: 4, level: 3 };
 
 /// Returns records of one topic in two queues.
 fn records(count: i64, body: usize) -> Vec<Vec<u8>> {

@@ -46,7 +46,7 @@ _MOST_WRITERS = 4
 # Largest piece of the log that is read at once.
 _PIECE_BYTES = 64 << 20
 
-# Rows of a row group, bytes of a page, and rows at a multiple of which a page can end.
+# Rows of a row group, bytes of a page, and the number of rows whose multiples end a page.
 _GROUP_ROWS = 8192
 _PAGE_BYTES = 64 << 10
 _PAGE_STEP_ROWS = 32
@@ -330,13 +330,13 @@ class _Files:
                 self.last = LastRecord(offset, length, digest)
 
     def _write_topic(self, one: _native.ArchiveRange, topic: str, files: int) -> None:
-        """Writes, checks and uploads the file of one topic, one of so many files of the range."""
+        """Writes, checks and uploads the file of one topic. `files` is the number of files of the range."""
         summary = one.summary(topic)
         rows, record_bytes, crc_sum, *_ = summary
         path = file_path(topic, one.start, one.end)
         facts = self._facts(one, files, (rows, record_bytes, crc_sum))
         sizes = _GROUP_ROWS, _PAGE_BYTES, _PAGE_STEP_ROWS
-        content = one.file(topic, record_bytes, sizes, self._settings.level, facts)
+        content = one.file(topic, sizes, self._settings.level, facts)
         if content is None:
             reason = f"the new file {path} does not give the records of the log again; report this as a bug of mqstore"
             raise CorruptionError(self._place.shown, 0, reason)
@@ -372,7 +372,7 @@ class _Files:
             start = stop
 
     def _facts(self, one: _native.ArchiveRange, files: int, sums: tuple[int, int, int]) -> list[tuple[str, str]]:
-        """Returns the texts of the footer: the range has so many files, and this one these sums."""
+        """Returns the texts of the footer. `files` is the number of files of the range."""
         rows, record_bytes, crc_sum = sums
         return [
             ("version", "1"),

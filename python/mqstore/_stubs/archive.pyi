@@ -45,17 +45,14 @@ class ArchiveRange:
         """Log offset and length of the last record; None without records."""
     def summary(self, topic: str) -> _Summary:
         """Returns what a manifest says of the records of a topic."""
-    def file(
-        self, topic: str, record_bytes: int, sizes: tuple[int, int, int], level: int, facts: list[tuple[str, str]]
-    ) -> bytes | None:
+    def file(self, topic: str, sizes: tuple[int, int, int], level: int, facts: list[tuple[str, str]]) -> bytes | None:
         """Returns a new file with the records of a topic; None if it does not give the same records.
 
         The file is decoded again and compared with the log.
 
         Args:
             topic: the topic.
-            record_bytes: sum of the lengths of the records.
-            sizes: rows of a row group, bytes of a page, and rows at a multiple of which it can end.
+            sizes: rows of a row group, bytes of a page, and the number of rows whose multiples end a page.
             level: compression level of zstd.
             facts: texts of the footer by name.
         """

@@ -8,19 +8,17 @@ use mqstore::io::{OsVfs, Vfs, commit};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
+use crate::error::{EIO, strip_number};
+
 /// "operation not supported": the file system has no hard links.
 const ENOTSUP: i32 = 95;
-/// "input/output error".
-const EIO: i32 = 5;
 
 fn os_error(path: &Path, error: &io::Error) -> PyErr {
     let number = match error.kind() {
         io::ErrorKind::Unsupported => ENOTSUP,
         _ => error.raw_os_error().unwrap_or(EIO),
     };
-    let text = error.to_string();
-    let text = text.split(" (os error ").next().unwrap_or(&text).to_owned();
-    PyOSError::new_err((number, text, path.to_path_buf()))
+    PyOSError::new_err((number, strip_number(&error.to_string()), path.to_path_buf()))
 }
 
 fn stepped<T: Send>(

@@ -159,7 +159,7 @@ fn remote(error: &RemoteError, action: &'static str) -> PyErr {
 }
 
 /// The number for an error without a system call: "input/output error".
-const EIO: i32 = 5;
+pub(crate) const EIO: i32 = 5;
 
 fn io(path: &Path, action: &'static str, source: &std::io::Error) -> PyErr {
     if let Some(error) = RemoteError::of(source) {
@@ -175,7 +175,7 @@ fn io(path: &Path, action: &'static str, source: &std::io::Error) -> PyErr {
 }
 
 /// Removes Rust's suffix "(os error 13)": Python shows the number on its own.
-fn strip_number(text: &str) -> String {
+pub(crate) fn strip_number(text: &str) -> String {
     text.split(" (os error ").next().unwrap_or(text).to_owned()
 }
 

@@ -106,8 +106,8 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
     (
         "mqstore-python",
         &[
-            &["commits", "error"],
-            &["runtime"],
+            &["error"],
+            &["commits", "runtime"],
             &["convert"],
             &["arrow", "testing"],
             &["store"],

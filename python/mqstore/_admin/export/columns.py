@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mqstore import _extras, _native
+from mqstore import _extras
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def write_part(kind: str, path: Path, schema: Any, batches: list[Any]) -> None:
 
 @contextmanager
 def column_file(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
-    """Opens a Parquet or Arrow file and yields its function for batches, which it groups. Syncs the file at the end."""
+    """Opens a Parquet or Arrow file and yields its function for batches, which it groups. The caller syncs the file."""
     group: list[Any] = []
     held = 0
     with _writer(kind, path, schema) as write:
@@ -67,4 +67,3 @@ def column_file(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], 
         yield add
         if group:
             flush()
-    _native.sync_part(path)

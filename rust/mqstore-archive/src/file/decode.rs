@@ -20,9 +20,6 @@ use super::{ByteSource, FileError, fenced};
 /// Ranges with less than this between them are one request.
 const GAP_BYTES: u64 = 16 << 10;
 
-/// Pieces of other bytes of the log that are decoded at once.
-const PIECES: usize = 1;
-
 /// Returns the bytes of ranges; neighbours are one request.
 pub(super) fn coalesced(source: &dyn ByteSource, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, FileError> {
     let mut sorted = ranges.to_vec();
@@ -227,7 +224,8 @@ pub fn other_bytes(
             (0..3).map(|column| footer.chunk_range(group, column)).collect::<Result<_, _>>()?;
         let parts = (0..).zip(coalesced(source, &ranges)?).collect();
         let columns = Columns { footer, group, rows: facts.rows, parts };
-        let mut reader = fenced(|| columns.reader(PIECES))?;
+        // One after the other, because each can have 64 MiB.
+        let mut reader = fenced(|| columns.reader(1))?;
         let mut left = facts.rows;
         while let Some(batch) = fenced(|| reader.next().transpose().map_err(FileError::damaged))? {
             left = left.saturating_sub(batch.num_rows());

@@ -26,7 +26,7 @@ pub use decode::{
     bloom_filters, columns, groups_with_key, other_bytes, paged_rows, short_columns, whole_group,
 };
 pub use footer::{Footer, Group};
-pub use schema::{LONG, NEEDED, SHORT, schema};
+pub use schema::{KEYS, LONG, NEEDED, SHORT, UNIQUE_ID, schema};
 pub use source::{ByteSource, LocalFile};
 pub use write::{FileFact, FileSizes, write_bytes, write_rows};
 

@@ -17,9 +17,9 @@ pub const LONG: Range<usize> = 16..18;
 /// The columns from which a record is encoded.
 pub const NEEDED: Range<usize> = 0..18;
 /// The column `unique_id`.
-pub(super) const UNIQUE_ID: usize = 18;
+pub const UNIQUE_ID: usize = 18;
 /// The column `keys`.
-pub(super) const KEYS: usize = 19;
+pub const KEYS: usize = 19;
 /// Paths of the columns that have Bloom filters.
 pub(super) const UNIQUE_ID_PATH: [&str; 1] = ["unique_id"];
 /// See [`UNIQUE_ID_PATH`].

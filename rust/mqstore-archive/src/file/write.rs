@@ -35,12 +35,6 @@ pub struct FileSizes {
     pub level: i32,
 }
 
-impl Default for FileSizes {
-    fn default() -> Self {
-        Self { group_rows: 8192, page_bytes: 64 << 10, page_step_rows: 32, level: 3 }
-    }
-}
-
 /// Bytes of the columns of a row in addition to those of its record.
 const ROW_BYTES: u64 = 160;
 

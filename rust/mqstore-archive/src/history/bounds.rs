@@ -3,7 +3,7 @@
 use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::FloorTable;
 
-use super::{Damage, History, QueueRange, floor_of};
+use super::{Damage, History, QueueRange};
 use crate::reader::QueuePart;
 
 impl History {
@@ -19,7 +19,7 @@ impl History {
         queue_id: i32,
         least: u64,
     ) -> Result<Option<i64>, StoreError> {
-        let floor = least.max(floor_of(floors, topic));
+        let floor = least.max(floors.log_offset(topic));
         for part in self.shown_parts(topic, queue_id, floor)? {
             // Records that are no messages have the offset 0.
             if part.file.start >= floor && (part.rows.first != 0 || part.is_dense()) {
@@ -38,7 +38,7 @@ impl History {
     /// # Errors
     /// As for [`Self::first_offset`].
     pub fn has(&self, floors: &FloorTable, topic: &str, queue_id: i32) -> Result<bool, StoreError> {
-        Ok(!self.shown_parts(topic, queue_id, floor_of(floors, topic))?.is_empty())
+        Ok(!self.shown_parts(topic, queue_id, floors.log_offset(topic))?.is_empty())
     }
 
     /// Returns the offset of the first message of a queue that was stored at or after a time.
@@ -52,7 +52,7 @@ impl History {
         queue_id: i32,
         time_ms: i64,
     ) -> Result<Option<i64>, StoreError> {
-        let floor = floor_of(floors, topic);
+        let floor = floors.log_offset(topic);
         for part in self.shown_parts(topic, queue_id, floor)? {
             if part.file.last_ms.is_none_or(|last| last >= time_ms) {
                 let row = part.first_row_at(&self.reader, floor, Some(time_ms))?;
@@ -76,7 +76,7 @@ impl History {
         time_ms: i64,
         end: i64,
     ) -> Result<Option<i64>, StoreError> {
-        let (reader, floor) = (&self.reader, floor_of(floors, topic));
+        let (reader, floor) = (&self.reader, floors.log_offset(topic));
         for part in self.shown_parts(topic, queue_id, floor)?.iter().rev() {
             if part.file.first_ms.is_some_and(|first| first > time_ms) || part.rows.first >= end {
                 continue;
@@ -117,7 +117,7 @@ impl History {
         log_start: u64,
         damage: &mut Damage,
     ) -> Result<Vec<QueuePart>, StoreError> {
-        let mut parts = self.shown_parts(topic, wanted.queue_id, floor_of(floors, topic))?;
+        let mut parts = self.shown_parts(topic, wanted.queue_id, floors.log_offset(topic))?;
         parts.retain(|part| part.rows.first < wanted.end);
         let next = parts.iter().skip(1).map(|part| part.rows.first).chain([wanted.end]);
         // A batch at the end of a part can contain later offsets than that of its record.

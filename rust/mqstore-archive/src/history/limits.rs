@@ -8,7 +8,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::FloorTable;
 use mqstore_engine::{OlderFloor, OlderLimits};
 
-use super::{History, floor_of, overlaps};
+use super::{History, overlaps};
 use crate::manifest::ArchivedFile;
 use crate::reader::Fact;
 
@@ -32,7 +32,7 @@ impl History {
         lows: &Offsets,
         limits: OlderLimits,
     ) -> Result<Option<OlderFloor>, StoreError> {
-        let floor = floor_of(floors, topic);
+        let floor = floors.log_offset(topic);
         let log_range = floor..log_start;
         let mut files = self.reader.files(topic)?;
         files.retain(|file| overlaps(file, &log_range));

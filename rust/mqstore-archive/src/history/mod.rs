@@ -17,7 +17,6 @@ use arrow_array::RecordBatch;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{RecordBytes, StoredRecord};
 use mqstore_base::options::DamagePolicy;
-use mqstore_base::topic_floors::FloorTable;
 use mqstore_engine::{RecordTest, ScanRow};
 use mqstore_format::properties::INNER_NUM;
 use mqstore_format::{CrcCheck, RecordView};
@@ -144,8 +143,4 @@ fn has_times(file: &ArchivedFile, (start, end): (Option<i64>, Option<i64>)) -> b
 /// Whether a file has records between two log offsets.
 fn overlaps(file: &ArchivedFile, log_range: &Range<u64>) -> bool {
     file.start < log_range.end && file.end > log_range.start
-}
-
-fn floor_of(floors: &FloorTable, topic: &str) -> u64 {
-    floors.log_offset(topic)
 }

@@ -31,8 +31,8 @@ pub struct QueueReads {
     test: RecordTest,
     wanted: QueueRange,
     parts: VecDeque<QueuePart>,
-    /// The next row of the first part, the row at which the part ends, and whether it is the first row of the read.
-    rows: Option<(usize, usize, bool)>,
+    /// The rows of the first part that are left; `None` at its begin.
+    rows: Option<RowsLeft>,
     damage: Damage,
 }
 
@@ -44,20 +44,13 @@ impl QueueReads {
     pub fn next_messages(&mut self) -> Result<Option<(Vec<StoredRecord>, i64)>, StoreError> {
         while let Some(part) = self.parts.front() {
             let step = step(&self.reader, part, self.wanted, self.rows, &self.test);
-            match self.damage.unless_damaged(step)? {
-                Some(Step { found, next, end_row }) if found.is_some() || next < end_row => {
-                    self.rows = (next < end_row).then_some((next, end_row, false));
-                    if self.rows.is_none() {
-                        self.parts.pop_front();
-                    }
-                    if found.is_some() {
-                        return Ok(found);
-                    }
-                }
-                _ => {
-                    self.parts.pop_front();
-                    self.rows = None;
-                }
+            let step = self.damage.unless_damaged(step)?.flatten();
+            self.rows = step.as_ref().and_then(|step| step.rows);
+            if self.rows.is_none() {
+                self.parts.pop_front();
+            }
+            if let Some(step) = step {
+                return Ok(Some(step.found));
             }
         }
         Ok(None)
@@ -69,20 +62,24 @@ impl QueueReads {
     }
 }
 
+/// The next row of a part of a queue, the row at which the part ends, and whether it is the first row of the read.
+type RowsLeft = (usize, usize, bool);
+
 /// Rows of a part that were read.
 struct Step {
-    found: Option<(Vec<StoredRecord>, i64)>,
-    next: usize,
-    end_row: usize,
+    found: (Vec<StoredRecord>, i64),
+    /// The rows after them, if there are any.
+    rows: Option<RowsLeft>,
 }
 
+/// Reads the next rows of a part; `rows` are those that are left, or `None` at its begin. `None` if no row is wanted.
 fn step(
     reader: &ArchiveReader,
     part: &QueuePart,
     wanted: QueueRange,
-    rows: Option<(usize, usize, bool)>,
+    rows: Option<RowsLeft>,
     test: &RecordTest,
-) -> Result<Step, StoreError> {
+) -> Result<Option<Step>, StoreError> {
     let (first, end_row, is_first) = if let Some(rows) = rows {
         rows
     } else {
@@ -92,14 +89,14 @@ fn step(
         (first, end_row, end_row.saturating_sub(first) > 1)
     };
     if first >= end_row {
-        return Ok(Step { found: None, next: end_row, end_row });
+        return Ok(None);
     }
     let (batch, next) = reader.rows(part, first, end_row, is_first)?;
     let found = messages(reader, &part.file, &batch, test)?;
-    Ok(Step { found: Some(found), next, end_row })
+    Ok(Some(Step { found, rows: (next < end_row).then_some((next, end_row, false)) }))
 }
 
-/// The parts of queues in a file, each with what the read wants of its queue.
+/// The parts of queues in a file, each with the wanted range of its queue.
 type PartsOfFile = (Arc<ArchivedFile>, Vec<(QueuePart, QueueRange)>);
 
 /// A read of several queues, merged by store time and log offset within each range of the log.

@@ -19,7 +19,7 @@ use crate::reader::ArchiveReader;
 use crate::records::ArchiveRows;
 
 /// Largest number of messages in one record.
-const MAX_IN_BATCH: i64 = 32_767;
+const MAX_IN_BATCH: i64 = i16::MAX as i64;
 
 /// Largest number of records that [`ArchiveRecords::next_records`] returns at once, and their approximate bytes.
 const RECORDS: usize = 1000;
@@ -141,9 +141,9 @@ impl ArchiveScan {
     /// Adds the rows of the next files to `sink`, and returns its batches; `None` at the end.
     ///
     /// # Errors
-    /// The archive is damaged or does not answer.
+    /// The archive is damaged or does not answer. The next call tries again.
     pub fn next_batches<S: ScanSink>(&mut self, sink: &mut S) -> Result<Option<Vec<S::Batch>>, StoreError> {
-        let Some(files) = self.ranges.pop_front() else { return Ok(None) };
+        let Some(files) = self.ranges.front().cloned() else { return Ok(None) };
         let mut groups = Vec::new();
         for file in &files {
             let wanted = self.damage.unless_damaged(self.groups_of(file))?.unwrap_or_default();
@@ -151,6 +151,7 @@ impl ArchiveScan {
         }
         let helpers = self.request.threads.saturating_sub(1);
         let records = RangeRecords::read(&self.reader, groups, &self.log_range, helpers, &mut self.damage)?;
+        self.ranges.pop_front();
         let mut batches = Vec::new();
         let mut number = 0;
         while let Some((offset, bytes)) = records.get(number) {
@@ -213,15 +214,16 @@ impl ArchiveRecords {
     /// The archive is damaged or does not answer.
     pub fn next_records(&mut self) -> Result<Option<Vec<LogRecord>>, StoreError> {
         while self.at >= self.records.order.len() {
-            let Some(files) = self.ranges.pop_front() else { return Ok(None) };
+            let Some(files) = self.ranges.front() else { return Ok(None) };
             let mut groups = Vec::new();
-            for file in &files {
+            for file in files {
                 let count = self.reader.footer(file)?.groups().len();
                 groups.extend((0..count).map(|group| (Arc::clone(file), group)));
             }
             let damage = &mut Damage::default();
             (self.records, self.at) =
                 (RangeRecords::read(&self.reader, groups, &self.log_range, 0, damage)?, 0);
+            self.ranges.pop_front();
         }
         let (mut found, mut bytes) = (Vec::new(), 0);
         while found.len() < RECORDS && bytes < RECORD_BYTES {
@@ -303,8 +305,9 @@ fn is_wanted(file: &ArchivedFile, request: &ScanRequest) -> bool {
     {
         return false;
     }
-    if !has_times(file, (request.start_ms, request.end_ms)) || names_light {
-        return has_times(file, (request.start_ms, request.end_ms));
+    let has_times = has_times(file, (request.start_ms, request.end_ms));
+    if !has_times || names_light {
+        return has_times;
     }
     file.queues.iter().any(|queue| {
         queue.rows > 0

@@ -1,6 +1,6 @@
 //! The reader of an archive: its manifest, and the columns and rows of its files.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use mqstore_base::error::StoreError;
 use mqstore_io::sync::Mutex;
 
 use super::kept::{Kept, Stay};
-use super::part::{Number, QueuePart, is_message, number};
+use super::part::{Number, QueuePart, is_message, number, sys_flag};
 use crate::file::{
-    ByteSource, FileError, Footer, bloom_filters, columns, groups_with_key, paged_rows, short_columns,
-    whole_group,
+    ByteSource, FileError, Footer, KEYS, UNIQUE_ID, bloom_filters, columns, groups_with_key, paged_rows,
+    short_columns, whole_group,
 };
 use crate::manifest::{ArchivedFile, ArchivedSegment, LastRecord, Manifest};
 
@@ -29,9 +29,6 @@ const PAGED_PART: usize = 4;
 
 /// Segments whose times show that an archive and a log belong together.
 const LAST_SEGMENTS: usize = 8;
-
-const UNIQUE_ID: usize = 18;
-const KEYS: usize = 19;
 
 /// The objects of an archive.
 pub trait ArchiveObjects: fmt::Debug + Send + Sync {
@@ -66,8 +63,8 @@ pub struct ArchiveReader {
 }
 
 impl ArchiveReader {
-    /// Makes a reader. It reads nothing before the first call. `bloom_bytes` is the memory for Bloom filters, of which each
-    /// look-up needs those of all files.
+    /// Makes a reader. It reads nothing before the first call. `bloom_bytes` is the memory for Bloom filters: each look-up
+    /// needs those of all files.
     pub fn new(objects: Arc<dyn ArchiveObjects>, bloom_bytes: usize) -> Self {
         Self {
             objects,
@@ -150,16 +147,6 @@ impl ArchiveReader {
             }
         }
         Ok(found)
-    }
-
-    /// Returns the queues of a topic with records in the archive.
-    ///
-    /// # Errors
-    /// No manifest was set.
-    pub fn queue_ids(&self, topic: &str) -> Result<BTreeSet<i32>, StoreError> {
-        let files = self.files(topic)?;
-        let queues = files.iter().flat_map(|file| &file.queues).filter(|queue| queue.rows > 0);
-        Ok(queues.map(|queue| queue.queue_id).collect())
     }
 
     /// Whether the archive contains the segments between two log offsets.
@@ -364,8 +351,7 @@ impl ArchiveReader {
             let columns = self.short_columns(file, &footer, group)?;
             for row in 0..columns.num_rows() {
                 let fact = Fact::of(&columns, row);
-                if log_range.contains(&fact.log_offset) && is_message(number(&columns, row, Number::SysFlag))
-                {
+                if log_range.contains(&fact.log_offset) && is_message(sys_flag(&columns, row)) {
                     found.push(fact);
                 }
             }

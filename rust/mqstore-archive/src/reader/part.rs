@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
+use mqstore_format::{SysFlag, TransactionType};
 
 use crate::manifest::ArchivedFile;
 use crate::records::QueueRows;
@@ -19,15 +20,14 @@ pub(super) enum Number {
     SysFlag,
 }
 
-/// Bit of `sys_flag` of a batch of messages in one record, and the bits of its type of transaction.
-pub(super) const BATCH: i64 = 0x80;
-const TRANSACTION: i64 = 0xC;
-/// Types of records that are in no queue: half messages, and marks of rolled back transactions.
-const NO_MESSAGE: [i64; 2] = [0x4, 0xC];
+/// Whether a record of a topic is a message of its queue. Half messages and marks of rolled back transactions are in none.
+pub(super) fn is_message(sys_flag: SysFlag) -> bool {
+    !matches!(sys_flag.transaction(), TransactionType::Prepared | TransactionType::Rollback)
+}
 
-/// Whether a record of a topic is a message of its queue.
-pub(crate) fn is_message(sys_flag: i64) -> bool {
-    !NO_MESSAGE.contains(&(sys_flag & TRANSACTION))
+/// Returns the flag of a row of the short columns.
+pub(super) fn sys_flag(columns: &RecordBatch, row: usize) -> SysFlag {
+    SysFlag(number(columns, row, Number::SysFlag) as i32)
 }
 
 /// Returns a number of a row of the short columns; 0 for a null.

@@ -1,9 +1,10 @@
 //! Searches for rows of a queue in a file, by queue offset, log offset and time.
 
 use mqstore_base::error::StoreError;
+use mqstore_format::SysFlag;
 
 use super::archive_reader::ArchiveReader;
-use super::part::{BATCH, Number, QueuePart, is_message, number};
+use super::part::{Number, QueuePart, is_message, number, sys_flag};
 
 impl QueuePart {
     /// Returns the row of the message at a queue offset, or of the next message.
@@ -80,7 +81,7 @@ impl QueuePart {
         let first = self.search(reader, Number::QueueOffset, 1, self.first_row, false)?;
         let (mut messages, mut zero) = (0, None);
         for row in self.first_row..first {
-            if is_message(self.value(reader, row, Number::SysFlag)?) {
+            if is_message(SysFlag(self.value(reader, row, Number::SysFlag)? as i32)) {
                 messages += 1;
                 zero = zero.or(Some(row));
             }
@@ -124,9 +125,8 @@ impl QueuePart {
             }
             let of = |row: usize| number(&columns, row - group_row, wanted);
             let place = partition(first..end, |row| of(row) < value);
-            let is_batch = takes_batch
-                && place > first
-                && number(&columns, place - 1 - group_row, Number::SysFlag) & BATCH != 0;
+            let is_batch =
+                takes_batch && place > first && sys_flag(&columns, place - 1 - group_row).inner_batch();
             if place == first && first > low {
                 high = first;
             } else if place == end && !is_batch {

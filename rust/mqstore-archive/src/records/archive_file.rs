@@ -1,23 +1,23 @@
 //! A whole file of an archive: its records, their checksums, and the segments that they restore.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int32Type;
 use mqstore_base::error::StoreError;
-use mqstore_format::crc32;
+use mqstore_format::{SysFlag, crc32};
 use mqstore_inspect::RestoredLog;
 
 use super::encode::{ArchiveRows, for_each_record};
 use super::log_range::{Numbers, RowsSummary};
-use crate::file::{ByteSource, FileError, Footer, columns, other_bytes, schema};
+use crate::file::{ByteSource, FileError, Footer, NEEDED, columns, other_bytes, schema};
 
 /// Maximum bytes of one write of neighbouring records.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// The bit of `sys_flag` of a record with several messages, and the column.
-const BATCH: i32 = 0x80;
+/// The column `sys_flag`.
 const SYS_FLAG: usize = 8;
 
 /// See the header of this file.
@@ -56,7 +56,7 @@ impl ArchiveFile {
             })?;
             return Ok(found);
         }
-        self.each_batch(|batch| {
+        self.each_batch(0..schema().fields().len(), |batch| {
             found.add(batch)?;
             for_each_record(batch, |_, _, bytes| {
                 found.record_bytes += bytes.len() as u64;
@@ -87,23 +87,25 @@ impl ArchiveFile {
     /// The file is damaged, or cannot be read.
     pub fn places(&self) -> Result<Vec<(u64, i64, u32)>, FileError> {
         let mut found = Vec::new();
-        for group in 0..self.footer.groups().len() {
-            let batch = columns(self.source.as_ref(), &self.footer, group, &(0..6).collect::<Vec<_>>())?;
-            let numbers = Numbers::of(&batch)?;
+        self.each_batch(Numbers::COLUMNS, |batch| {
+            let numbers = Numbers::of(batch)?;
             found.extend((0..batch.num_rows()).map(|row| numbers.place(row)));
-        }
+            Ok(())
+        })?;
         found.sort_unstable();
         Ok(found)
     }
 
+    /// Calls `visit` with these columns of each row group.
     fn each_batch(
         &self,
+        wanted: Range<usize>,
         mut visit: impl FnMut(&RecordBatch) -> Result<(), FileError>,
     ) -> Result<(), FileError> {
-        let all: Vec<usize> = (0..schema().fields().len()).collect();
+        let wanted: Vec<usize> = wanted.collect();
         for (group, facts) in self.footer.groups().iter().enumerate() {
             if facts.rows > 0 {
-                visit(&columns(self.source.as_ref(), &self.footer, group, &all)?)?;
+                visit(&columns(self.source.as_ref(), &self.footer, group, &wanted)?)?;
             }
         }
         Ok(())
@@ -126,7 +128,7 @@ impl ArchiveFile {
         }
         let mut records = 0;
         let topic = self.topic()?.unwrap_or_default();
-        self.each_batch(|batch| {
+        self.each_batch(NEEDED, |batch| {
             let kept = write_rows(log, batch)?;
             gaps.add(&topic, batch, &kept)?;
             records += kept.len() as u64;
@@ -202,7 +204,7 @@ impl QueueGaps {
     fn add(&mut self, topic: &str, batch: &RecordBatch, rows: &[usize]) -> Result<(), FileError> {
         let numbers = Numbers::of(batch)?;
         let flags = batch.columns().get(SYS_FLAG).and_then(|flags| flags.as_primitive_opt::<Int32Type>());
-        let is_batch = |row: &usize| flags.is_some_and(|flags| flags.value(*row) & BATCH != 0);
+        let is_batch = |row: &usize| flags.is_some_and(|flags| SysFlag(flags.value(*row)).inner_batch());
         if rows.iter().any(is_batch) {
             // The offsets of a batch follow from its properties; a rebuild needs more than the log for them too.
             self.last.remove(topic);

@@ -1,6 +1,7 @@
 //! The records of a range of the log, topic by topic in the order of their files.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
@@ -92,6 +93,9 @@ pub(super) struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
+    /// The columns that it needs, and those before them.
+    pub(super) const COLUMNS: Range<usize> = 0..STORE_TIME + 1;
+
     pub(super) fn of(batch: &'a RecordBatch) -> Result<Self, FileError> {
         let column = |number: usize| batch.columns().get(number);
         let found = (|| {
@@ -195,11 +199,6 @@ impl LogRange {
         for (_, places) in &mut self.topics {
             places.sort_unstable();
         }
-    }
-
-    /// Whether no record is wanted.
-    pub fn is_empty(&self) -> bool {
-        self.topics.is_empty()
     }
 
     /// Returns the topics.

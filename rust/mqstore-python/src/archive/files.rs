@@ -92,15 +92,15 @@ fn archive_bytes_file(
 
 /// Returns why the content of a manifest cannot be used, and the remedy; None if it can be.
 #[pyfunction]
-fn manifest_problem(content: &[u8]) -> Option<(String, &'static str)> {
-    Manifest::decode(content).err().map(|wrong| (wrong.reason, wrong.remedy))
+fn manifest_problem(py: Python<'_>, content: &[u8]) -> Option<(String, &'static str)> {
+    py.detach(|| Manifest::decode(content).err().map(|wrong| (wrong.reason, wrong.remedy)))
 }
 
 /// Returns the checksum of the members of a manifest, given as JSON.
 #[pyfunction]
-fn manifest_checksum(members: &str) -> PyResult<String> {
-    let values = serde_json::from_str(members).map_err(|error| invalid(error.to_string()))?;
-    Ok(checksum_of(&values))
+fn manifest_checksum(py: Python<'_>, members: &str) -> PyResult<String> {
+    let made = py.detach(|| serde_json::from_str(members).map(|values| checksum_of(&values)));
+    made.map_err(|error| invalid(error.to_string()))
 }
 
 /// Returns the sizes of the parts of new files: rows of a row group, bytes of a page, and rows at which it can end.

@@ -319,6 +319,20 @@ impl Source {
     }
 }
 
+/// Returns the next of the values that are ready, and gets more of them if there are none.
+fn next_of<T>(
+    ready: &mut VecDeque<T>,
+    mut more: impl FnMut() -> Result<Option<Vec<T>>, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    loop {
+        if let Some(next) = ready.pop_front() {
+            return Ok(Some(next));
+        }
+        let Some(found) = more()? else { return Ok(None) };
+        ready.extend(found);
+    }
+}
+
 /// Messages of an archive, in order. After an error, the next call tries again at the same place.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct ArchivedMessages {
@@ -341,17 +355,7 @@ impl ArchivedMessages {
         let (found, warnings) = py.detach(|| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let (source, ready) = &mut *state;
-            let mut found = Ok(ready.pop_front());
-            while let Ok(None) = found {
-                match source.next() {
-                    Ok(Some(more)) => {
-                        ready.extend(more);
-                        found = Ok(ready.pop_front());
-                    }
-                    Ok(None) => break,
-                    Err(error) => found = Err(error),
-                }
-            }
+            let found = next_of(ready, || source.next());
             (found, source.take_warnings())
         });
         say(py, warnings)?;
@@ -375,17 +379,7 @@ impl ArchivedRows {
         let (found, warnings) = py.detach(|| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let (scan, builder, ready) = &mut *state;
-            let mut found = Ok(ready.pop_front());
-            while let Ok(None) = found {
-                match scan.next_batches(builder) {
-                    Ok(Some(more)) => {
-                        ready.extend(more);
-                        found = Ok(ready.pop_front());
-                    }
-                    Ok(None) => break,
-                    Err(error) => found = Err(error),
-                }
-            }
+            let found = next_of(ready, || scan.next_batches(builder));
             (found, scan.take_warnings())
         });
         say(py, warnings)?;

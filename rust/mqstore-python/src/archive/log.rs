@@ -77,24 +77,17 @@ impl ArchiveStream {
             };
             let Some((rows, end)) = batch else {
                 next.is_over = true;
-                range.finish(next.end);
-                return Ok(Some(ArchiveRange {
-                    start,
-                    end: next.end,
-                    range: Mutex::new(Some(Arc::new(range))),
-                }));
+                return Ok(Some(ArchiveRange::new(py, range, (start, next.end))));
             };
             let has_wanted = LogRange::has_wanted(&rows, |topic| is_wanted(topics.as_ref(), topic));
             if held >= range_bytes && has_wanted {
                 next.waiting = Some((rows, end));
-                range.finish(next.position);
-                let end = next.position;
-                return Ok(Some(ArchiveRange { start, end, range: Mutex::new(Some(Arc::new(range))) }));
+                return Ok(Some(ArchiveRange::new(py, range, (start, next.position))));
             }
             next.position = end;
             if has_wanted {
                 held += rows.get_array_memory_size();
-                range.add(rows, |topic| is_wanted(topics.as_ref(), topic)).map_err(overlap)?;
+                py.detach(|| range.add(rows, |topic| is_wanted(topics.as_ref(), topic))).map_err(overlap)?;
             }
         }
     }
@@ -130,6 +123,12 @@ pub(crate) struct ArchiveRange {
 }
 
 impl ArchiveRange {
+    /// Takes the records between two log offsets, and sorts them.
+    fn new(py: Python<'_>, mut range: LogRange, (start, end): (u64, u64)) -> Self {
+        py.detach(|| range.finish(end));
+        Self { start, end, range: Mutex::new(Some(Arc::new(range))) }
+    }
+
     fn range(&self) -> Arc<LogRange> {
         self.range.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
@@ -167,25 +166,24 @@ impl ArchiveRange {
     ///
     /// Args:
     ///     topic: the topic.
-    ///     record_bytes: sum of the lengths of the records.
-    ///     sizes: rows of a row group, bytes of a page, and rows at a multiple of which it can end.
+    ///     sizes: rows of a row group, bytes of a page, and the number of rows whose multiples end a page.
     ///     level: compression level of zstd.
     ///     facts: texts of the footer by name.
     fn file<'py>(
         &self,
         py: Python<'py>,
         topic: &str,
-        record_bytes: u64,
         sizes: (usize, usize, usize),
         level: i32,
         facts: Vec<(String, String)>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let range = self.range();
         let made = py.detach(|| {
-            let made =
-                bytes::Bytes::from(range.file(topic, record_bytes, file_sizes(sizes, level), &facts)?);
-            let read = ArchiveFile::open(Box::new(made.clone()), Some(record_bytes))?.summary()?;
-            Ok((read == range.summary(topic)?).then_some(made))
+            let wanted = range.summary(topic)?;
+            let sizes = file_sizes(sizes, level);
+            let made = bytes::Bytes::from(range.file(topic, wanted.record_bytes, sizes, &facts)?);
+            let read = ArchiveFile::open(Box::new(made.clone()), Some(wanted.record_bytes))?.summary()?;
+            Ok((read == wanted).then_some(made))
         });
         let made = made.map_err(|error| new_rows(topic, error))?;
         Ok(made.map(|made| PyBytes::new(py, &made)))

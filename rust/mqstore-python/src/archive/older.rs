@@ -13,10 +13,11 @@ use mqstore::error::StoreError;
 use mqstore::message::{MessageFilter, StoredRecord};
 use mqstore::options::DamagePolicy;
 use mqstore::store::{FloorTable, OlderFloor, OlderLimits, OlderTopics};
+use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 
 use super::history::{ArchiveHistory, floors_of};
-use crate::error::{CorruptionError, StorePermissionError, warn};
+use crate::error::{CorruptionError, warn};
 use crate::store::NativeStore;
 
 /// Reads of messages that do not match the filter in one call, so that a poll can check its time.
@@ -195,7 +196,7 @@ fn failure(py: Python<'_>, error: &PyErr) -> StoreError {
         return StoreError::Corrupt { path, offset: 0, reason: reason.unwrap_or_else(|| value.to_string()) };
     }
     let text = value.to_string();
-    let source = if error.is_instance_of::<StorePermissionError>(py) {
+    let source = if error.is_instance_of::<PyPermissionError>(py) {
         std::io::Error::new(std::io::ErrorKind::PermissionDenied, text)
     } else {
         std::io::Error::other(text)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import mqstore
+from mqstore._archive import place as places
 from mqstore._publish.local import Directory
 
 QUEUES = 4
@@ -51,6 +52,7 @@ class Requests:
             return found
 
         Directory.read = read  # type: ignore[method-assign]
+        places._transport_of = lambda target: target
 
     def taken(self) -> tuple[int, int]:
         """Return requests and bytes since the last call."""

@@ -30,7 +30,7 @@ from mqstore.types import (
 )
 
 __all__ = [
-    "AppendResult", "AppendResults", "ArchiveHistory", "ArchiveLog", "ArchiveRange", "ArchiveStream",
+    "AppendResult", "AppendResults", "ArchiveHistory", "ArchiveLog", "ArchiveRange", "ArchiveStream", "ArchiveTarget",
     "ArchivedMessages", "ArchivedRecordStream", "ArchivedRecords", "ArchivedRows", "CompactionJob", "CopyStream",
     "ExportRules", "ExportStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait",
     "LoopWorkQueue", "Message", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
@@ -38,9 +38,9 @@ __all__ = [
     "StepWrite", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
     "_after_fork_in_child", "_restore_message", "adopt_settings", "advance_archive", "append_rows",
     "archive_bytes_file", "archive_file_facts", "archive_file_summary", "archive_state", "begin_step", "cancel_delayed",
-    "check_division", "check_options", "check_rows", "check_settings", "check_staged", "compaction_end",
-    "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_file",
-    "copy_store", "create_file", "decode_records", "delay_counts", "delete_namespace", "delete_topic",
+    "check_archive_owner", "check_division", "check_options", "check_rows", "check_settings", "check_staged",
+    "compaction_end", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json",
+    "copy_file", "copy_store", "create_file", "decode_records", "delay_counts", "delete_namespace", "delete_topic",
     "expire_after_ms", "expired_to_ms", "export_settings", "floor_of_topic", "floor_offset", "group_lags", "groups",
     "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled", "is_system_topic", "key_hashes", "make_topics",
     "manifest_checksum", "manifest_problem", "message_ids", "namespaces", "offset_history", "pending_transactions",

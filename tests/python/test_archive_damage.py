@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mqstore
-from archived_stores import KEEPING, fill, parquet_files
+from archived_stores import KEEPING, fill, parquet_files, python_transport
 from mqstore._publish.local import Directory
 from mqstore._remote.failure import RequestFailure
 
@@ -111,7 +111,7 @@ def test_an_archive_that_does_not_answer(
     def fail(_self: object, _ranges: object) -> None:
         raise RequestFailure(cause, "v1/x", "as the test wants")
 
-    with mqstore.open(homes[1]) as store:
+    with python_transport(), mqstore.open(homes[1]) as store:
         monkeypatch.setattr(Directory, "read", fail)
         for read in (
             lambda: list(store.read("orders")),

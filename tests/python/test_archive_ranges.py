@@ -14,9 +14,7 @@ import mqstore
 from archived_stores import KEEPING, parquet_files
 from mqstore._archive import place as places
 from mqstore._archive import run
-from mqstore._archive.place import ArchivePlace
 from mqstore._publish.local import Directory
-from mqstore._remote.failure import RequestFailure
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -36,6 +34,7 @@ class Counted:
             return found
 
         monkeypatch.setattr(Directory, "read", read)
+        monkeypatch.setattr(places, "_transport_of", lambda target: target)
 
     def taken(self) -> tuple[int, int]:
         """Returns requests and bytes since the last call."""
@@ -214,15 +213,3 @@ def test_the_layout_of_a_file(homes: tuple[Path, Path], tmp_path: Path) -> None:
     places = [metadata.column(number) for number in range(metadata.num_columns)]
     starts = [one.dictionary_page_offset or one.data_page_offset for one in places]
     assert starts == sorted(starts)
-
-
-def test_the_place_of_an_archive_reads_ranges(tmp_path: Path, homes: tuple[Path, Path]) -> None:
-    place = ArchivePlace(tmp_path / "cold", None)
-    entry = place.must_have().files[0]
-    content = (tmp_path / "cold/v1" / entry.path).read_bytes()
-    assert place.read_ranges(entry.path, [(0, 4), (10, 20)]) == [content[:4], content[10:30]]
-    with pytest.raises(RequestFailure, match="length or the digest"):
-        place.read_ranges(entry.path, [(len(content) - 3, 4)])
-    (tmp_path / "cold/v1" / entry.path).unlink()
-    with pytest.raises(RequestFailure, match="missing"):
-        place.read_ranges(entry.path, [(0, 4)])

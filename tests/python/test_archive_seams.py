@@ -16,7 +16,7 @@ import mqstore
 import mqstore.aio
 import rocketmq_bytes as raw
 from archive_histories import failing_at, log_offsets, printed
-from archived_stores import KEEPING, SEGMENT, TOPICS, fill, rows_of
+from archived_stores import KEEPING, SEGMENT, TOPICS, fill, python_transport, rows_of
 from conftest import SMALL
 from mqstore._archive import run
 from mqstore._publish.local import Directory
@@ -373,7 +373,7 @@ def test_an_archive_that_does_not_answer_keeps_its_messages(tmp_path: Path, monk
         store.archive.run()
         store.expire()
         low = store.queues("orders")[0].min_offset
-    with mqstore.open(tmp_path / "store", "rw", options=KEEPING) as store:
+    with python_transport(), mqstore.open(tmp_path / "store", "rw", options=KEEPING) as store:
         store.set_retention("events", max_messages=100)
         store.set_retention("orders", max_messages=5)
         monkeypatch.setattr(Directory, "read", fail)

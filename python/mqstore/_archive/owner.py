@@ -7,14 +7,13 @@ that ends earlier, was emptied, replaced or is not mounted: runs stop, and reten
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._archive.layout import ROOT
 from mqstore._archive.place import ArchivePlace
-from mqstore.errors import CorruptionError, InvalidOptionError, MQStoreError, ResultExistsError, StoreIOError
+from mqstore.errors import CorruptionError, MQStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,26 +51,9 @@ def check_owner(
     Raises:
         ResultExistsError: the archive is that of another store.
     """
-    stats = store._stats()
-    if last is None or last.log_offset < stats["log_min_offset"]:
-        return
-    if last.log_offset >= stats["log_max_offset"] and not extends and _is_copy(store):
-        return
-    try:
-        if _has_record(store, last) or _has_placeholder(store, segments, last):
-            return
-    except (InvalidOptionError, StoreIOError):
-        # Retention has just deleted the segment.
-        if last.log_offset < store._stats()["log_min_offset"]:
-            return
-        raise
-    reason = f"the archive there is of another store: the record at log offset {last.log_offset} differs"
-    raise ResultExistsError(shown, reason)
-
-
-def _is_copy(store: NativeStore) -> bool:
-    state = _native.archive_state(store)
-    return state is not None and COPIED in json.loads(state[1])
+    facts = None if last is None else (last.log_offset, last.bytes, last.sha256)
+    rows = [(one.base, one.bytes, one.first_timestamp, one.last_timestamp) for one in segments[-_MOST_COMPARED:]]
+    _native.check_archive_owner(store, shown, facts, rows, extends)
 
 
 def settings_with(settings: str, manifest: ArchiveManifest | None) -> str:
@@ -164,24 +146,3 @@ def _lost_files(place: ArchivePlace, manifest: ArchiveManifest, log_start: int) 
         f"{len(lost)} of its files are missing or have another length, such as {lost[0]}; restore them, or configure "
         "another target, to which the log is archived again"
     )
-
-
-def _has_record(store: NativeStore, last: LastRecord) -> bool:
-    if last.log_offset + last.bytes > store._stats()["log_max_offset"]:
-        return False
-    return hashlib.sha256(_native.read_log(store, last.log_offset, last.bytes)).hexdigest() == last.sha256
-
-
-def _has_placeholder(store: NativeStore, segments: Sequence[ArchivedSegment], last: LastRecord) -> bool:
-    """Whether a reclaim has replaced the record, and the log has segments of the archive, as their times show."""
-    if not _native.is_reclaimed_at(store, last.log_offset):
-        return False
-    # A placeholder has the store time of the first record that it replaces.
-    compared = segments[-_MOST_COMPARED:]
-    archived = {(one.base, one.bytes): one.first_timestamp for one in compared}
-    known = [
-        (first_ms, archived[base, length])
-        for base, length, first_ms, *_ in _native.sealed_segments(store, compared[0].base if compared else 0)
-        if first_ms is not None and archived.get((base, length)) is not None
-    ]
-    return not known or any(here == there for here, there in known)

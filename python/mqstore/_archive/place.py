@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._archive.layout import MANIFESTS, ROOT, manifest_number, manifest_path
-from mqstore._archive.manifest import decoded, wrong_manifest
+from mqstore._archive.manifest import decoded
 from mqstore._paths import is_url, object_path, shown_url, text_of
 from mqstore._publish.create import create, probe
 from mqstore._publish.local import Directory, Folder
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mqstore._archive.manifest import ArchivedFile, ArchiveManifest
     from mqstore._publish.target import Target
-    from mqstore._remote.failure import Part, Row
+    from mqstore._remote.failure import Row
     from mqstore.types import StorePath
 
 _WRITTEN = " from what was written: restore the file, or archive again"
@@ -97,8 +97,9 @@ class ArchivePlace:
 
     def history(self) -> _native.ArchiveHistory:
         """Returns the messages of the archive; `refresh` gives them a manifest."""
-        root = self.full_path("")
-        return _native.ArchiveHistory(self, self.shown, root, _BLOOM_BYTES)
+        root = self.full_path("").rstrip("/").removesuffix(f"/{ROOT}")
+        target = _native.ArchiveTarget(_transport_of(self._target), self.shown, root or "/")
+        return _native.ArchiveHistory(target, _BLOOM_BYTES)
 
     def refresh(self, history: _native.ArchiveHistory) -> None:
         """Gives the messages of the archive its newest manifest.
@@ -106,13 +107,7 @@ class ArchivePlace:
         Raises:
             ResultNotFoundError: there is no archive.
         """
-        numbers = self.manifest_numbers()
-        if not numbers:
-            raise ResultNotFoundError(self.shown)
-        path = manifest_path(numbers[0])
-        with requests(self.shown, "read the archive"):
-            if (problem := history.set_manifest(self._content(path), numbers[0])) is not None:
-                raise wrong_manifest(path, *problem)
+        history.refresh()
 
     def settle(self) -> None:
         """Makes the manifests durable. A run that has ended can have created one whose name is not."""
@@ -222,22 +217,6 @@ class ArchivePlace:
                 del content
                 yield Path(copy.name), size, digest
 
-    def read_ranges(self, path: str, ranges: list[tuple[int, int]]) -> list[Part]:
-        """Returns ranges of a file, each given by its first byte and its length, with one request for each.
-
-        Raises:
-            RequestFailure: a request failed. The native module turns it into an error.
-        """
-        try:
-            found = self._target.read([(f"{ROOT}/{path}", "", start, length) for start, length in ranges])
-        except RequestFailure as failure:
-            if failure.cause == "changed":
-                raise _lost(path, "it is missing or shorter than before") from None
-            raise
-        if any(len(part) != length for part, (_, length) in zip(found, ranges, strict=True)):
-            raise _differs(path)
-        return found
-
     def full_path(self, path: str) -> str:
         """Returns the path or URL of a file for other programs."""
         below = f"{ROOT}/{path}"
@@ -272,6 +251,11 @@ class ArchivePlace:
     def _compare(self, path: str, length: int, digest: str, content: bytes) -> None:
         if len(content) != length or hashlib.sha256(content).hexdigest() != digest:
             raise _differs(path)
+
+
+def _transport_of(target: Target) -> Target | None:
+    """Returns the transport of a target; None for a folder, which needs no Python."""
+    return None if isinstance(target, Folder) else target
 
 
 def _lost(path: str, reason: str) -> RequestFailure:

@@ -88,18 +88,21 @@ class ArchiveLog:
         """Syncs all segments and their folder."""
 
 @final
+class ArchiveTarget:
+    """The objects of an archive. Threads can share it."""
+
+    def __new__(cls, transport: object | None, shown: str, root: str) -> Self: ...
+
+@final
 class ArchiveHistory:
     """The records before the log of a store, or all records of an archive. Threads can share it."""
 
-    def __new__(cls, objects: object, shown: str, root: str, bloom_bytes: int) -> Self: ...
+    def __new__(cls, target: ArchiveTarget, bloom_bytes: int) -> Self: ...
     @property
     def end(self) -> int | None:
         """The log offset at which the manifest ends; None without one."""
-    def set_manifest(self, content: bytes, number: int) -> tuple[str, str] | None:
-        """Replaces the manifest. Returns why its content cannot be used, and the remedy; None if it can be.
-
-        The manifest must have the number.
-        """
+    def refresh(self) -> None:
+        """Reads the newest manifest."""
     def last_facts(self) -> tuple[tuple[int, int, str] | None, list[tuple[int, int, int | None, int]]]:
         """Returns the last record of the archive, and its last segments.
 
@@ -197,6 +200,13 @@ def archive_file_facts(
     path: str | PathLike[str], shown: str
 ) -> tuple[str | None, list[tuple[str, str]], _Summary, list[tuple[int, int]], int]: ...
 def archive_bytes_file(pieces: list[tuple[int, int, bytes]], level: int, facts: list[tuple[str, str]]) -> bytes: ...
+def check_archive_owner(
+    store: NativeStore,
+    shown: str,
+    last: tuple[int, int, str] | None,
+    segments: list[tuple[int, int, int | None, int]],
+    extends: bool,
+) -> None: ...
 def manifest_problem(content: bytes) -> tuple[str, str] | None: ...
 def manifest_checksum(members: str) -> str: ...
 def scan_archive(store: NativeStore, start: int, end: int, threads: int) -> ArchiveStream: ...

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::layout::{is_file_path, is_hex};
 use crate::records::QueueRows;
 
 const KIND: &str = "mqstore archive";
@@ -69,7 +70,8 @@ pub struct ArchivedSegment {
 }
 
 impl ArchivedSegment {
-    fn end(&self) -> u64 {
+    /// Returns the log offset after the segment.
+    pub fn end(&self) -> u64 {
         self.base.saturating_add(self.bytes)
     }
 }
@@ -111,7 +113,8 @@ pub struct Manifest {
 }
 
 /// Why a manifest cannot be used, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}; {remedy}")]
 pub struct WrongManifest {
     /// The reason.
     pub reason: String,
@@ -184,7 +187,7 @@ impl Manifest {
             let is_right = numbers.iter().all(|number| is_length(*number))
                 && file.start <= file.end
                 && is_file_path(&file.path)
-                && is_digest(&file.sha256, 64);
+                && is_hex(&file.sha256, 64);
             if !is_right {
                 return Err(format!("the entry of the file {:?} is wrong", file.path));
             }
@@ -193,7 +196,7 @@ impl Manifest {
         if paths.windows(2).any(|pair| matches!(pair, [one, other] if one == other)) {
             return Err("it names a file twice".to_owned());
         }
-        if !is_length(self.number) || !is_digest(&self.archive, 32) {
+        if !is_length(self.number) || !is_hex(&self.archive, 32) {
             return Err("its number or its id is wrong".to_owned());
         }
         Ok(())
@@ -212,36 +215,20 @@ fn has_names(values: &Value) -> bool {
         && values.get("last").is_some_and(|last| last.is_object() || last.is_null())
 }
 
-fn is_digest(text: &str, length: usize) -> bool {
-    text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// Whether a path below `v1` is that of a file: `<folder>/<20 digits>-<20 digits>-<8 hex digits>.parquet`.
-fn is_file_path(path: &str) -> bool {
-    let Some((folder, name)) = path.split_once('/') else { return false };
-    let topic = folder.strip_prefix("topic=").or_else(|| folder.strip_prefix("topic_hash="));
-    let is_folder = match topic {
-        Some(name) => {
-            !name.is_empty()
-                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_%-".contains(&byte))
-        }
-        None => folder == "_bytes",
-    };
-    let is_offset = |text: &str| text.len() == 20 && text.bytes().all(|byte| byte.is_ascii_digit());
-    let parts: Option<Vec<&str>> = name.strip_suffix(".parquet").map(|name| name.split('-').collect());
-    is_folder
-        && matches!(parts.as_deref(), Some([start, end, id]) if is_offset(start) && is_offset(end) && is_digest(id, 8))
-}
-
 /// Returns the checksum of the members of a manifest without `checksum`.
 pub fn checksum_of(values: &Value) -> String {
     let mut text = String::new();
     append_json(values, &mut text);
-    let mut found = String::new();
-    for byte in Sha256::digest(text.as_bytes()) {
-        let _ = write!(found, "{byte:02x}");
+    hex(&Sha256::digest(text.as_bytes()))
+}
+
+/// Returns bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
     }
-    found
+    text
 }
 
 fn append_json(value: &Value, out: &mut String) {

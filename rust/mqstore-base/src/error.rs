@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mqstore_format::FormatError;
-use mqstore_io::{NoSpace, is_disk_full, open_files};
+use mqstore_io::{NoSpace, RemoteCause, RemoteError, TargetError, is_disk_full, open_files};
 
 /// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -185,6 +185,20 @@ pub enum StoreError {
         /// The cause.
         reason: String,
     },
+    /// A folder or URL has no result or archive.
+    #[error("{path}: no result is published here: check the URL, or write the result again")]
+    ResultNotFound {
+        /// The folder or URL, without secrets.
+        path: String,
+    },
+    /// A folder or URL to which a result or archive is to be written has another one.
+    #[error("{path}: {reason}; choose another URL")]
+    ResultExists {
+        /// The folder or URL, without secrets.
+        path: String,
+        /// The difference.
+        reason: String,
+    },
     /// Another operating-system error.
     #[error("{path}: {action}: {source}{}", remedy(.source).unwrap_or_default())]
     Io {
@@ -271,6 +285,20 @@ impl StoreError {
             };
         }
         Self::Io { path: path.to_path_buf(), action, source }
+    }
+
+    /// Returns the error of a failed request to the target `root` during `action`. `root` has no secrets.
+    pub fn request(root: &str, action: &'static str, error: TargetError) -> Self {
+        let path = PathBuf::from(format!("{root}/{}", error.path).trim_end_matches('/'));
+        let TargetError { cause, reason, raised, .. } = error;
+        if cause == RemoteCause::Damaged {
+            return Self::Corrupt { path, offset: 0, reason };
+        }
+        let source = match raised {
+            Some(raised) => io::Error::other(raised),
+            None => RemoteError { cause, path: path.clone(), reason }.into(),
+        };
+        Self::Io { path, action, source }
     }
 
     /// Whether the error says that a file or folder does not exist, for example because another process deleted it.

@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 
 use crate::switch;
-use crate::vfs::{Access, FileKind, Vfs, parent_dir};
+use crate::vfs::{Access, FileKind, Vfs, VfsFile, parent_dir};
 
 /// Bytes of one step of a copy.
 const COPY_BYTES: u64 = 1 << 20;
@@ -118,6 +118,20 @@ pub fn copy_file(vfs: &dyn Vfs, source: &Path, dest: &Path, length: u64) -> io::
         from.read_exact_at(&mut buffer, start)?;
         file.write_all_at(&buffer, start)?;
     }
+    sync_new(vfs, &*file, dest)
+}
+
+/// Writes a new file. It is durable as that of [`copy_file`].
+///
+/// # Errors
+/// Those of the system. The new file can exist then, in part.
+pub fn write_file(vfs: &dyn Vfs, dest: &Path, content: &[u8]) -> io::Result<()> {
+    let file = vfs.create_new(dest)?;
+    file.write_all_at(content, 0)?;
+    sync_new(vfs, &*file, dest)
+}
+
+fn sync_new(vfs: &dyn Vfs, file: &dyn VfsFile, dest: &Path) -> io::Result<()> {
     switch::step("commit.sync_copied", || file.sync_all())?;
     let folder = parent_dir(dest);
     switch::step("commit.sync_copied_name", || vfs.sync_dir(folder))?;

@@ -24,6 +24,7 @@ pub mod remote;
 pub mod sim;
 pub mod switch;
 pub mod sync;
+pub mod target;
 pub mod vfs;
 
 pub use clock::{Clock, LocalTime, ManualClock, SystemClock, TestClock};
@@ -41,6 +42,7 @@ pub use remote::{
 };
 #[cfg(feature = "sim")]
 pub use sim::{Fault, SimOptions, SimVfs};
+pub use target::{FolderTarget, Target, TargetError, TargetObject};
 pub use vfs::{
     Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, NoSpace, SpaceInfo, StoreLock,
     Vfs, VfsFile, fill_up_to, is_disk_full,

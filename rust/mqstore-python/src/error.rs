@@ -3,6 +3,7 @@
 //! Each variant of [`StoreError`] has its class in `mqstore.errors`. A variant that this file does not know becomes the
 //! base class with its text, so that no later error of the core is lost.
 
+use std::fmt;
 use std::path::Path;
 
 use mqstore::delivery::BrokerError;
@@ -54,6 +55,8 @@ mod classes {
         TopicNotFoundError,
         OffsetOutOfRangeError,
         RefusedError,
+        ResultExistsError,
+        ResultNotFoundError,
         StoreTimeoutError,
         StoreBusyError,
         ConsumerClosedError,
@@ -110,10 +113,35 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
             QuotaFull::new_err((text(&path), topic, quota, limit, used))
         }
         StoreError::Busy { reason } => StoreBusyError::new_err((reason,)),
+        StoreError::ResultNotFound { path } => ResultNotFoundError::new_err((path,)),
+        StoreError::ResultExists { path, reason } => ResultExistsError::new_err((path, reason)),
         StoreError::Io { path, action, source } => io(&path, action, &source),
         other => MQStoreError::new_err((other.to_string(),)),
     }
 }
+
+/// An exception of a callback or a transport, in an error of the core. [`to_py`] gives it back unchanged.
+#[derive(Debug)]
+pub(crate) struct Raised {
+    error: PyErr,
+    name: String,
+}
+
+impl Raised {
+    pub(crate) fn new(py: Python<'_>, error: PyErr) -> Self {
+        let name = error.get_type(py).name().map_or_else(|_| "failed".to_owned(), |name| name.to_string());
+        Self { error, name }
+    }
+}
+
+impl fmt::Display for Raised {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The text of an exception may contain secrets.
+        out.write_str(&self.name)
+    }
+}
+
+impl std::error::Error for Raised {}
 
 /// Converts an error of a consumer or a work queue to a Python exception.
 pub(crate) fn broker_to_py(error: BrokerError) -> PyErr {
@@ -149,12 +177,20 @@ pub(crate) fn invalid(reason: impl Into<String>) -> PyErr {
 /// Returns the error for a failed request to the URL of a store.
 fn remote(error: &RemoteError, action: &'static str) -> PyErr {
     const EACCES: i32 = 13;
+    const ENOENT: i32 = 2;
     let (path, reason) = (text(&error.path), error.reason.clone());
     match error.cause {
         RemoteCause::Denied => StorePermissionError::new_err((path, action, EACCES, reason)),
+        RemoteCause::Full => {
+            let unknown = None::<u64>;
+            let text = "no space left on the device";
+            DiskFullError::new_err((path, action, text, unknown, unknown, ""))
+        }
+        RemoteCause::Damaged => CorruptionError::new_err((path, 0, reason)),
         RemoteCause::Changed => StoreChangedError::new_err((path, reason)),
         RemoteCause::Interrupted => PyKeyboardInterrupt::new_err(()),
-        RemoteCause::NoBucket | RemoteCause::Other => StoreIOError::new_err((path, action, EIO, reason)),
+        RemoteCause::NoBucket => StoreIOError::new_err((path, action, ENOENT, reason)),
+        RemoteCause::Other => StoreIOError::new_err((path, action, EIO, reason)),
     }
 }
 
@@ -164,6 +200,9 @@ pub(crate) const EIO: i32 = 5;
 fn io(path: &Path, action: &'static str, source: &std::io::Error) -> PyErr {
     if let Some(error) = RemoteError::of(source) {
         return remote(error, action);
+    }
+    if let Some(raised) = source.get_ref().and_then(|inner| inner.downcast_ref::<Raised>()) {
+        return Python::attach(|py| raised.error.clone_ref(py));
     }
     let number = source.raw_os_error().unwrap_or(EIO);
     let reason = strip_number(&source.to_string()) + remedy(source).unwrap_or_default();

@@ -4,6 +4,7 @@
 pub use mqstore_io::sim;
 pub use mqstore_io::{Access, Clock, FileKind, OsVfs, SystemClock, Vfs, VfsFile, WakeDescriptor};
 pub use mqstore_io::{FaultVfs, Faults, ManualClock, TestClock};
+pub use mqstore_io::{FolderTarget, Target, TargetError, TargetObject};
 pub use mqstore_io::{
     PendingRange, RangeBytes, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs,
 };

@@ -29,6 +29,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
             &["pool", "vfs"],
             &["commit", "faults", "file_cache", "mapped_file", "os", "sim"],
             &["mapped_file_queue", "remote"],
+            &["target"],
         ],
     ),
     (
@@ -101,7 +102,10 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("mqstore-arrow", &[&["buffer_pool", "values"], &["text_columns"]]),
-    ("mqstore-archive", &[&["file"], &["records"], &["manifest"], &["reader"], &["history"]]),
+    (
+        "mqstore-archive",
+        &[&["file", "layout"], &["records"], &["manifest"], &["owner", "place"], &["reader"], &["history"]],
+    ),
     ("mqstore", &[&["append", "compaction", "delivery", "inspect", "io", "read", "store"]]),
     (
         "mqstore-python",

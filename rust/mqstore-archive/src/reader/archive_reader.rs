@@ -19,6 +19,7 @@ use crate::file::{
     short_columns, whole_group,
 };
 use crate::manifest::{ArchivedFile, ArchivedSegment, LastRecord, Manifest};
+use crate::place::Place;
 
 /// Memory for footers and page indexes, and for short columns of row groups.
 const FOOTER_BYTES: usize = 64 << 20;
@@ -29,18 +30,6 @@ const PAGED_PART: usize = 4;
 
 /// Segments whose times show that an archive and a log belong together.
 const LAST_SEGMENTS: usize = 8;
-
-/// The objects of an archive.
-pub trait ArchiveObjects: fmt::Debug + Send + Sync {
-    /// Returns the bytes of ranges of a file below `v1`.
-    ///
-    /// # Errors
-    /// The file is missing or shorter; a request failed.
-    fn read(&self, path: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, StoreError>;
-
-    /// Returns the archive, or the path of one of its files below `v1`, for errors. It has no secrets.
-    fn shown(&self, path: Option<&str>) -> PathBuf;
-}
 
 /// The Bloom filters of each row group of a file.
 type Filters = Arc<Vec<Option<Vec<Bytes>>>>;
@@ -55,7 +44,7 @@ struct Known {
 /// Reads records of an archive by ranges of its files.
 #[derive(Debug)]
 pub struct ArchiveReader {
-    objects: Arc<dyn ArchiveObjects>,
+    place: Place,
     known: Mutex<Option<Arc<Known>>>,
     footers: Kept<Arc<str>, Arc<Footer>>,
     short: Kept<(Arc<str>, usize), RecordBatch>,
@@ -65,9 +54,9 @@ pub struct ArchiveReader {
 impl ArchiveReader {
     /// Makes a reader. It reads nothing before the first call. `bloom_bytes` is the memory for Bloom filters: each look-up
     /// needs those of all files.
-    pub fn new(objects: Arc<dyn ArchiveObjects>, bloom_bytes: usize) -> Self {
+    pub fn new(place: Place, bloom_bytes: usize) -> Self {
         Self {
-            objects,
+            place,
             known: Mutex::default(),
             footers: Kept::new(FOOTER_BYTES, Stay::Newest),
             short: Kept::new(COLUMN_BYTES, Stay::Newest),
@@ -77,11 +66,25 @@ impl ArchiveReader {
 
     /// Returns the archive for errors.
     pub fn shown(&self) -> PathBuf {
-        self.objects.shown(None)
+        self.place.shown().into()
     }
 
-    /// Replaces the manifest. Reads need one.
-    pub fn set_manifest(&self, manifest: Manifest) {
+    /// Returns the objects of the archive.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Reads the newest manifest. Reads need one.
+    ///
+    /// # Errors
+    /// [`StoreError::ResultNotFound`] if there is no archive; those of [`Place::newest`].
+    pub fn refresh(&self) -> Result<(), StoreError> {
+        self.set_manifest(self.place.must_have()?);
+        Ok(())
+    }
+
+    /// Replaces the manifest.
+    fn set_manifest(&self, manifest: Manifest) {
         let mut topics: HashMap<String, Vec<Arc<ArchivedFile>>> = HashMap::new();
         for file in &manifest.files {
             if let Some(topic) = &file.topic {
@@ -116,7 +119,7 @@ impl ArchiveReader {
     /// Returns the files with records of a topic, in the order of the log.
     ///
     /// # Errors
-    /// No manifest was set.
+    /// No manifest was read.
     pub fn files(&self, topic: &str) -> Result<Vec<Arc<ArchivedFile>>, StoreError> {
         Ok(self.known()?.topics.get(topic).cloned().unwrap_or_default())
     }
@@ -124,7 +127,7 @@ impl ArchiveReader {
     /// Returns the files with records of any topic, in the order of the manifest.
     ///
     /// # Errors
-    /// No manifest was set.
+    /// No manifest was read.
     pub fn all_files(&self) -> Result<Vec<Arc<ArchivedFile>>, StoreError> {
         Ok(self.known()?.manifest.files.iter().filter(|file| file.topic.is_some()).cloned().collect())
     }
@@ -132,7 +135,7 @@ impl ArchiveReader {
     /// Returns the parts of a queue, in the order of its offsets.
     ///
     /// # Errors
-    /// No manifest was set.
+    /// No manifest was read.
     pub fn parts(&self, topic: &str, queue_id: i32) -> Result<Vec<QueuePart>, StoreError> {
         let mut found = Vec::new();
         for file in self.files(topic)? {
@@ -152,7 +155,7 @@ impl ArchiveReader {
     /// Whether the archive contains the segments between two log offsets.
     ///
     /// # Errors
-    /// No manifest was set.
+    /// No manifest was read.
     pub fn covers(&self, start: u64, end: u64) -> Result<bool, StoreError> {
         Ok(self.known()?.manifest.covered_from(start) >= end)
     }
@@ -160,7 +163,7 @@ impl ArchiveReader {
     /// Returns the first part of the log between two log offsets that the archive lacks, after its own begin.
     ///
     /// # Errors
-    /// No manifest was set.
+    /// No manifest was read.
     pub fn gap_between(&self, start: u64, end: u64) -> Result<Option<(u64, u64)>, StoreError> {
         let known = self.known()?;
         let manifest = &known.manifest;
@@ -363,7 +366,7 @@ impl ArchiveReader {
     pub fn wrong(&self, file: &ArchivedFile, reason: impl fmt::Display) -> StoreError {
         let remedy = "verify the archive and restore the file from a copy, or read without the archive";
         StoreError::Corrupt {
-            path: self.objects.shown(Some(&file.path)),
+            path: self.place.full_path(&file.path),
             offset: 0,
             reason: format!("the file of the archive is damaged: {reason}; {remedy}"),
         }
@@ -387,7 +390,7 @@ impl ArchiveReader {
     }
 
     fn source<'a>(&'a self, file: &'a ArchivedFile) -> ObjectFile<'a> {
-        ObjectFile { objects: self.objects.as_ref(), file }
+        ObjectFile { place: &self.place, file }
     }
 
     /// Forgets everything except the manifest and the footers.
@@ -444,7 +447,7 @@ fn rows_with_name(columns: &RecordBatch, name: &str) -> Vec<usize> {
 
 /// A file among the objects.
 struct ObjectFile<'a> {
-    objects: &'a dyn ArchiveObjects,
+    place: &'a Place,
     file: &'a ArchivedFile,
 }
 
@@ -454,6 +457,6 @@ impl ByteSource for ObjectFile<'_> {
     }
 
     fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, StoreError> {
-        self.objects.read(&self.file.path, ranges)
+        self.place.read(&self.file.path, ranges)
     }
 }

@@ -10,6 +10,6 @@ mod kept;
 mod part;
 mod searches;
 
+pub use archive_reader::ArchiveReader;
 pub(crate) use archive_reader::Fact;
-pub use archive_reader::{ArchiveObjects, ArchiveReader};
 pub use part::QueuePart;

@@ -44,6 +44,10 @@ pub enum RemoteCause {
     Changed,
     /// The user interrupted the request.
     Interrupted,
+    /// The target of a write has no space.
+    Full,
+    /// An object has other bytes than were written.
+    Damaged,
     /// Any other failure, for example of the network.
     Other,
 }
@@ -72,9 +76,7 @@ impl From<RemoteError> for io::Error {
     fn from(error: RemoteError) -> Self {
         let kind = match error.cause {
             RemoteCause::Denied => io::ErrorKind::PermissionDenied,
-            RemoteCause::NoBucket | RemoteCause::Changed | RemoteCause::Interrupted | RemoteCause::Other => {
-                io::ErrorKind::Other
-            }
+            _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)
     }

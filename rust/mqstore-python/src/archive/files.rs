@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore::archive::file::{FileError, FileSizes, LocalFile, write_bytes};
-use mqstore::archive::manifest::{Manifest, checksum_of};
+use mqstore::archive::manifest::{ArchivedSegment, LastRecord, Manifest, checksum_of};
+use mqstore::archive::owner::check_owner;
 use mqstore::archive::records::{ArchiveFile, QueueGaps, RowsSummary};
 use mqstore::error::StoreError;
 use mqstore::inspect::RestoredLog;
@@ -14,6 +15,7 @@ use pyo3::types::PyBytes;
 
 use crate::error::{invalid, to_py};
 use crate::runtime::detached;
+use crate::store::NativeStore;
 
 /// Number of rows, sum of the lengths of the records, sum of their CRC-32, smallest and largest store time in epoch
 /// milliseconds, and the queues: number, first and last offset, number of rows.
@@ -101,6 +103,25 @@ fn manifest_problem(py: Python<'_>, content: &[u8]) -> Option<(String, &'static 
 fn manifest_checksum(py: Python<'_>, members: &str) -> PyResult<String> {
     let made = py.detach(|| serde_json::from_str(members).map(|values| checksum_of(&values)));
     made.map_err(|error| invalid(error.to_string()))
+}
+
+/// Compares the last record of an archive with the log of a store, if the log has it.
+///
+/// The record has log offset, length and digest. A segment has log offset, length, and the store times of the first and
+/// the last record.
+#[pyfunction]
+fn check_archive_owner(
+    store: &Bound<'_, NativeStore>,
+    shown: &str,
+    last: Option<(u64, u64, String)>,
+    segments: Vec<(u64, u64, Option<i64>, i64)>,
+    extends: bool,
+) -> PyResult<()> {
+    let core = store.get().core()?;
+    let last = last.map(|(log_offset, bytes, sha256)| LastRecord { log_offset, bytes, sha256 });
+    let segment = |(base, bytes, first_ms, last_ms)| ArchivedSegment { base, bytes, first_ms, last_ms };
+    let segments: Vec<_> = segments.into_iter().map(segment).collect();
+    detached(store.py(), || check_owner(core, shown, last.as_ref(), &segments, extends))
 }
 
 /// Returns the sizes of the parts of new files: rows of a row group, bytes of a page, and rows at which it can end.
@@ -198,6 +219,7 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(archive_file_summary, module)?)?;
     module.add_function(wrap_pyfunction!(archive_file_facts, module)?)?;
     module.add_function(wrap_pyfunction!(archive_bytes_file, module)?)?;
+    module.add_function(wrap_pyfunction!(check_archive_owner, module)?)?;
     module.add_function(wrap_pyfunction!(manifest_problem, module)?)?;
     module.add_function(wrap_pyfunction!(manifest_checksum, module)?)
 }

@@ -7,7 +7,7 @@ use mqstore::archive::history::{
     ArchiveRecords, ArchiveScan, Damage, History, Lookup, LookupRequest, QueueRange, QueueReads, TopicReads,
     standing,
 };
-use mqstore::archive::manifest::{ArchivedSegment, Manifest};
+use mqstore::archive::manifest::ArchivedSegment;
 use mqstore::archive::reader::ArchiveReader;
 use mqstore::error::StoreError;
 use mqstore::message::StoredRecord;
@@ -17,7 +17,7 @@ use mqstore::store::FloorTable;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::objects::PythonObjects;
+use super::target::ArchiveTarget;
 use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
@@ -57,28 +57,16 @@ pub(crate) struct ArchiveHistory {
 
 #[pymethods]
 impl ArchiveHistory {
-    /// Takes an object with `read_ranges`, the archive for errors, what comes before the path of a file for other programs,
-    /// and the memory for Bloom filters.
+    /// Takes the objects of the archive, and the memory for Bloom filters.
     #[new]
-    fn new(objects: Py<PyAny>, shown: String, root: String, bloom_bytes: usize) -> Self {
-        let objects = Arc::new(PythonObjects::new(objects, shown, root));
-        Self { history: History::new(Arc::new(ArchiveReader::new(objects, bloom_bytes))) }
+    fn new(target: &Bound<'_, ArchiveTarget>, bloom_bytes: usize) -> Self {
+        let place = target.get().place.clone();
+        Self { history: History::new(Arc::new(ArchiveReader::new(place, bloom_bytes))) }
     }
 
-    /// Replaces the manifest. Returns why its content cannot be used, and the remedy; None if it can be.
-    ///
-    /// The manifest must have the number.
-    fn set_manifest(&self, py: Python<'_>, content: &[u8], number: u64) -> Option<(String, &'static str)> {
-        py.detach(|| match Manifest::decode(content) {
-            Ok(manifest) if manifest.number != number => {
-                Some((format!("it says that its number is {}", manifest.number), "restore it from a copy"))
-            }
-            Ok(manifest) => {
-                self.history.reader().set_manifest(manifest);
-                None
-            }
-            Err(wrong) => Some((wrong.reason, wrong.remedy)),
-        })
+    /// Reads the newest manifest.
+    fn refresh(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.history.reader().refresh())
     }
 
     /// The log offset at which the manifest ends; None without one.

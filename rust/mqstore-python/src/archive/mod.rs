@@ -1,11 +1,11 @@
 //! Archives for Python: `log` makes their files from the log, `files` reads whole files, `history` has the messages from
-//! before the log, `older` those for consumers and for the limits of topics, and `objects` calls the transport.
+//! before the log, `older` those for consumers and for the limits of topics, and `target` calls the transport.
 
 mod files;
 mod history;
 mod log;
-mod objects;
 mod older;
+mod target;
 
 use pyo3::prelude::*;
 
@@ -16,5 +16,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     files::register(module)?;
     history::register(module)?;
     log::register(module)?;
-    older::register(module)
+    older::register(module)?;
+    target::register(module)
 }

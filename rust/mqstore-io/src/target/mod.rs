@@ -1,0 +1,90 @@
+//! Places outside a store to which results and archives are written: the trait [`Target`].
+//!
+//! A target is a folder ([`FolderTarget`]), or the objects below a URL, whose transport the caller has. `create` has the
+//! commit of all targets: an object that is created if it is absent, and read back.
+
+mod create;
+mod error;
+mod folder;
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::path::Path;
+
+use bytes::Bytes;
+
+pub use create::{NotCreated, create, keeps_existing};
+pub use error::TargetError;
+pub use folder::FolderTarget;
+
+/// An object of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetObject {
+    /// Path below the root, with `/` between the parts.
+    pub path: String,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Last change, milliseconds since 1970-01-01 UTC.
+    pub changed_ms: i64,
+}
+
+/// The objects below a folder or a URL. Paths are relative to it. Any thread can call it.
+///
+/// A failed request can have been carried out, or can be carried out later, except if its cause is
+/// [`RemoteCause::Denied`](crate::RemoteCause::Denied).
+pub trait Target: Debug + Send + Sync {
+    /// Returns the target without secrets, or with a path, the object as other programs name it.
+    fn shown(&self, path: Option<&str>) -> String;
+
+    /// Returns the folder of this machine that has the objects; `None` for a server.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Returns an object; `None` if there is none.
+    ///
+    /// # Errors
+    /// The request failed.
+    fn get(&self, path: &str) -> Result<Option<Bytes>, TargetError>;
+
+    /// Returns ranges of objects, in the same order. A range is shorter if its object ends before.
+    ///
+    /// # Errors
+    /// A request failed; with the cause `Changed`, the object does not exist.
+    fn ranges(&self, wanted: &[(&str, Range<u64>)]) -> Result<Vec<Bytes>, TargetError>;
+
+    /// Returns the objects in a folder, which ends with `/`, and in its folders, in any order. An object can come twice.
+    ///
+    /// # Errors
+    /// The request failed. A folder that does not exist is no error.
+    fn list(&self, folder: &str) -> Result<Vec<TargetObject>, TargetError>;
+
+    /// Writes an object, whose path no other call uses. It is durable with the next object that
+    /// [`Target::put_if_absent`] creates.
+    ///
+    /// # Errors
+    /// The request failed.
+    fn put(&self, path: &str, content: &[u8]) -> Result<(), TargetError>;
+
+    /// Writes an object unless it exists, durably. Returns whether this call has written it: `false` can also mean that
+    /// the answer of the first of several requests was lost.
+    ///
+    /// # Errors
+    /// The request failed.
+    fn put_if_absent(&self, path: &str, content: &[u8]) -> Result<bool, TargetError>;
+
+    /// Removes objects. Those that do not exist are no error.
+    ///
+    /// # Errors
+    /// A request failed; some objects can be removed.
+    fn delete(&self, paths: &[String]) -> Result<(), TargetError>;
+
+    /// Makes the names in a folder, which ends with `/`, durable: a call that has ended can have left the last one. The
+    /// answer of a server says that they are.
+    ///
+    /// # Errors
+    /// The request failed.
+    fn settle(&self, _folder: &str) -> Result<(), TargetError> {
+        Ok(())
+    }
+}

@@ -30,27 +30,28 @@ from mqstore.types import (
 )
 
 __all__ = [
-    "AppendResult", "AppendResults", "ArchiveHistory", "ArchiveLog", "ArchiveRange", "ArchiveStream", "ArchiveTarget",
-    "ArchivedMessages", "ArchivedRecordStream", "ArchivedRecords", "ArchivedRows", "CompactionJob", "CopyStream",
-    "ExportRules", "ExportStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait",
-    "LoopWorkQueue", "Message", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
-    "NativeWorkQueue", "QueuedAppend", "RemoteDirectory", "ScanRows", "ScanStream", "SqlFilter", "StageFile", "Stager",
-    "StepWrite", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
-    "_after_fork_in_child", "_restore_message", "adopt_settings", "advance_archive", "append_rows",
-    "archive_bytes_file", "archive_file_facts", "archive_file_summary", "archive_state", "begin_step", "cancel_delayed",
+    "AppendResult", "AppendResults", "ArchiveLog", "ArchiveRange", "ArchiveStream", "ArchiveTarget",
+    "ArchivedRecordStream", "ArchivedRecords", "CompactionJob", "CopyStream", "ExportRules", "ExportStream",
+    "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message",
+    "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue",
+    "QueuedAppend", "RemoteDirectory", "ScanRows", "ScanStream", "SqlFilter", "StageFile", "Stager", "StepWrite",
+    "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__", "_after_fork_in_child",
+    "_restore_message", "adopt_settings", "advance_archive", "append_rows", "archive_bytes_file", "archive_file_facts",
+    "archive_file_summary", "archive_state", "archived_files", "archived_records", "begin_step", "cancel_delayed",
     "check_archive_owner", "check_division", "check_options", "check_rows", "check_settings", "check_staged",
     "compaction_end", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json",
     "copy_file", "copy_store", "create_file", "decode_records", "delay_counts", "delete_namespace", "delete_topic",
-    "expire_after_ms", "expired_to_ms", "export_settings", "floor_of_topic", "floor_offset", "group_lags", "groups",
-    "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled", "is_system_topic", "key_hashes", "make_topics",
-    "manifest_checksum", "manifest_problem", "message_ids", "namespaces", "offset_history", "pending_transactions",
-    "pop_record", "prepare_stage", "publish_file", "publish_folder", "queue_bounds", "quotas", "read_log", "reason_of",
+    "expire_after_ms", "expired_to_ms", "export_settings", "floor_of_topic", "floor_offset", "forget_archive_columns",
+    "group_lags", "groups", "has_archive", "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled",
+    "is_system_topic", "key_hashes", "link_archive", "link_unknown_archive", "make_topics", "manifest_checksum",
+    "manifest_problem", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record",
+    "prepare_stage", "publish_file", "publish_folder", "quotas", "read_archive_footers", "read_log", "reason_of",
     "rebuild", "reclaim", "repair", "replace_cached", "replace_file", "reschedule_delayed", "resume_step",
     "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_copy", "scan_cuts", "scan_export",
     "scan_lines", "scan_open", "scan_schema", "sealed_segments", "segment_inodes", "set_archive", "set_archive_of_copy",
-    "set_older_topics", "set_retention", "staged_job", "standing_of", "sync_groups", "sync_names", "sync_part",
-    "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
-    "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
+    "set_retention", "staged_job", "sync_groups", "sync_names", "sync_part", "tags_codes", "unlink_archive", "update_topic", "verify",
+    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "was_step_done", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -94,6 +95,8 @@ class NativeStore:
     def _check(self) -> None: ...
     def _stats(self) -> dict[str, Any]: ...
     def _queue_ids(self, topic: str) -> list[int]: ...
+    def _oldest_offset(self, topic: str, queue_id: int, min_offset: int) -> int:
+        """Returns the smallest offset that a read of a queue can begin with; the log has those from `min_offset` on."""
     def _ends(self, topic: str) -> list[tuple[int, int]]: ...
     def _has_passed(self, topic: str, queue_id: int | None, ends: list[tuple[int, int]]) -> bool: ...
     def _queues(self, topic: str) -> list[tuple[int, int, int, int | None, int | None]]: ...
@@ -369,7 +372,8 @@ class NativeStore:
     def count(self, topic: str) -> int:
         """Returns the number of messages that `read(topic)` returns, without reading them.
 
-        It reads the queues only: 20 bytes for each message, except messages in compaction files.
+        It reads the queues only: 20 bytes for each message, except messages in compaction files. An archive has the
+        numbers in its manifest.
 
         Raises:
             TopicNotFoundError: no such topic.

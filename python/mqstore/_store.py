@@ -12,7 +12,6 @@ import math
 import time
 import warnings
 from contextlib import contextmanager, nullcontext
-from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from mqstore import _native
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mqstore._archive.archive import StoreArchive
-    from mqstore._archive.continued import ArchiveLink
     from mqstore._options import StoreOptions
     from mqstore._read.scan import BodyForm, Scan
     from mqstore._read.table import Bodies, Table
@@ -232,9 +230,8 @@ class Store(DeliveringStore):
     after a fork and cannot be pickled: open the path again in the other process.
     """
 
-    __slots__ = ("__weakref__", "_archive_link", "_archive_look", "_reads_own_archive")
+    __slots__ = ("__weakref__", "_archive_look", "_reads_own_archive")
 
-    _archive_link: ArchiveLink
     _archive_look: _ArchiveLook
     # Whether reads continue in the archive that is configured, also if that changes.
     _reads_own_archive: bool
@@ -281,40 +278,33 @@ class Store(DeliveringStore):
         if not isinstance(archive, bool | None):
             self._link_archive(archive, options)
             return
-        settings, problem = _own_archive(self)
-        if settings is None and problem is None and (archive or options is not None):
+        settings, is_known = _own_archive(self)
+        if settings is None and is_known and (archive or options is not None):
             name = "archive" if archive else "archive_options"
             raise InvalidOptionError(name, f"{self.path} has no archive: call archive.configure, or name the archive")
         if settings is not None:
             self._link_archive(settings["target"], options, first=settings.get("first"))
-        elif problem is not None:
-            self._link_archive(None, options, problem)
+        elif not is_known:
+            _native.link_unknown_archive(self)
 
     def _link_archive(
         self,
         target: StorePath | None,
         options: Mapping[str, Any] | None = None,
-        problem: MQStoreError | None = None,
         first: int | None = None,
     ) -> None:
-        """Lets reads continue in an archive; None ends that. Reads that begin before the log raise the `problem`.
+        """Lets reads continue in an archive; None ends that.
 
         `first` is the log offset at which the archive begins, if it is known.
-
-        A store with an archive has a class of its own, so that the reads of all others need no Python frame.
         """
-        if target is None and problem is None:
-            if type(self) is not Store:
-                self.__class__ = Store
-                _native.set_older_topics(self, None)
+        if target is None:
+            _native.unlink_archive(self)
             return
-        from mqstore._archive.continued import ArchiveLink
+        from mqstore._archive.place import ArchivePlace
 
-        self._archive_link = ArchiveLink(target, options, problem, first)
-        if target is not None:
-            self._archive_look.note(target, options)
-        self.__class__ = _continued_store()
-        self._count_older_messages()  # type: ignore[attr-defined]
+        # Refuses a wrong target now, not at the first read.
+        ArchivePlace(target, options).link(self, first or 0)
+        self._archive_look.note(target, options)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """Returns the queues of `topic` in order of their ids, each with its offsets and store times.
@@ -325,10 +315,6 @@ class Store(DeliveringStore):
         from mqstore._reports import QueueInfo
 
         return [QueueInfo(*row) for row in self._queues(topic)]
-
-    def _oldest_offset(self, _topic: str, _queue_id: int, min_offset: int) -> int:
-        """Returns the smallest offset that a read of a queue can begin with; the log has those from `min_offset` on."""
-        return min_offset
 
     def update_topic(
         self,
@@ -726,6 +712,7 @@ class Store(DeliveringStore):
             threads=threads,
             on_damage=on_damage,
             as_reads=True,
+            older=True,
         )
         return Scan(self, request, limit)
 
@@ -752,26 +739,18 @@ class Store(DeliveringStore):
             self.close()
 
 
-def _own_archive(store: Store) -> tuple[dict[str, Any] | None, MQStoreError | None]:
-    """Returns the settings of the archive that is configured for a store, or why they cannot be read."""
+def _own_archive(store: Store) -> tuple[dict[str, Any] | None, bool]:
+    """Returns the settings of the archive that is configured for a store, and whether they can be read."""
     try:
         state = _native.archive_state(store)
-    except MQStoreError as error:
+    except MQStoreError:
         # Reads of the log need no archive.
-        return None, error.with_traceback(None)
+        return None, False
     if state is None:
-        return None, None
+        return None, True
     import json
 
-    return json.loads(state[1]), None
-
-
-@cache
-def _continued_store() -> type[Store]:
-    """Returns the class of stores whose reads continue in an archive."""
-    from mqstore._archive.continued import ContinuedReads
-
-    return type("Store", (ContinuedReads, Store), {"__slots__": (), "__module__": "mqstore"})
+    return json.loads(state[1]), True
 
 
 Store.__module__ = "mqstore"

@@ -507,6 +507,7 @@ class ArchiveHistory:
         "check_queues",
         "check_part",
         "check_times",
+        "check_newest",
         "check_lookup",
         "check_single",
         "check_scan",
@@ -587,6 +588,18 @@ class ArchiveHistory:
         self.same("read from a time", by_place(found), [one for one in wanted if one.store_timestamp >= time_ms])
         found = list(store.read(topic, end=moment, on_damage=self.on_damage))
         self.same("read to a time", by_place(found), [one for one in wanted if one.store_timestamp < time_ms])
+
+    def check_newest(self, store: mqstore.Store, topic: str, wanted: list[Message]) -> None:
+        self.same("count", store.count(topic), len(wanted))
+        newest = sorted(wanted, key=lambda one: (one.store_timestamp, one.commit_log_offset))
+        for most in (1, self.chance.randint(2, 60), len(wanted) + 1):
+            found = store.tail(topic, most, on_damage=self.on_damage)
+            self.same(f"tail of {most}", found, newest[-most:])
+        own = of_queue(newest, 0)
+        found = store.tail(topic, 20, queue_id=0, on_damage=self.on_damage)
+        self.same("tail of a queue", found, own[-20:])
+        found = store.tail(topic, 9, filter=TAG, on_damage=self.on_damage)
+        self.same("tail with a filter", found, [one for one in newest if one.tags == TAG][-9:])
 
     def check_lookup(self, store: mqstore.Store, topic: str, wanted: list[Message]) -> None:
         self.same("look-up", list(store.lookup(topic, "all")), wanted)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import mqstore
+from mqstore import _native
 from archived_stores import KEEPING, parquet_files
 from mqstore._archive import place as places
 from mqstore._archive import run
@@ -71,14 +72,12 @@ def random_reads(home: Path, counted: Counted, seed: int, reads: int) -> tuple[l
     costs = []
     with mqstore.open(home) as store:
         limits = [(queue.queue_id, queue.min_offset) for queue in store.queues("orders")]
-        link = store._archive_link
-        history = link.history(store, store.stats().log_min_offset)
-        history.read_footers()
+        _native.read_archive_footers(store)
         for _ in range(reads):
             queue_id, low = chance.choice(limits)
             offset = chance.randrange(low)
             # Only footers and page indexes stay in memory.
-            history.forget_columns()
+            _native.forget_archive_columns(store)
             counted.taken()
             message = next(iter(store.read("orders", queue_id, offset)))
             costs.append(counted.taken())
@@ -126,11 +125,10 @@ def test_incompressible_and_large_bodies_need_little_more_than_their_bytes(
             store.archive.configure(f"{home}.cold")
             store.archive.run()
             store.expire()
-            history = store._archive_link.history(store, store.stats().log_min_offset)
-            history.read_footers()
+            _native.read_archive_footers(store)
             counted = Counted(monkeypatch)
             for offset in range(0, store.queues("orders")[0].min_offset, 7):
-                history.forget_columns()
+                _native.forget_archive_columns(store)
                 counted.taken()
                 assert store.message_at("orders", 0, offset) is not None
                 requests, read = counted.taken()

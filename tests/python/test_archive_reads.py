@@ -66,6 +66,10 @@ def answers(store: mqstore.Store, times: list[datetime]) -> dict[str, Any]:
         found[f"oldest {topic}"] = list(store.lookup(topic, "all", limit=7))
         found[f"timed {topic}"] = list(store.lookup(topic, "all", start_time=times[0], end_time=times[1]))
         found[f"nothing {topic}"] = list(store.lookup(topic, "no such key"))
+        found[f"newest of {topic}"] = [store.tail(topic, most) for most in (1, 20, 400, 5000)]
+        found[f"newest of a queue {topic}"] = store.tail(topic, 150, queue_id=1)
+        found[f"newest with a tag {topic}"] = [store.tail(topic, most, filter="paid") for most in (3, 200)]
+        found[f"number {topic}"] = store.count(topic)
         found[f"scan {topic}"] = rows_of(store.scan(topics=topic))
         found[f"scan queue {topic}"] = rows_of(store.scan(topics=topic, queue_id=1, start=5, end=40))
     found["scan"] = rows_of(store.scan())

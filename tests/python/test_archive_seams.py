@@ -253,7 +253,7 @@ def test_after_an_error_no_iterator_jumps(number: int, homes: tuple[Path, Path])
     for read in reads:
         with mqstore.open(whole) as store:
             wanted = list(read(store))
-        with mqstore.open(short) as store, failing_at(number) as failed:
+        with failing_at(number) as failed, mqstore.open(short) as store:
             try:
                 reading = read(store)
             except mqstore.StoreIOError:
@@ -277,8 +277,8 @@ def test_a_consumer_after_an_error(homes: tuple[Path, Path]) -> None:
     _, short = homes
     for number in range(6):
         with (
-            mqstore.open(short, "rw", options=KEEPING) as store,
             failing_at(number),
+            mqstore.open(short, "rw", options=KEEPING) as store,
             store.consumer(f"group-{number}", "orders") as consumer,
         ):
             found: list[mqstore.StoredMessage] = []
@@ -418,8 +418,8 @@ def test_asyncio_after_an_error(homes: tuple[Path, Path]) -> None:
         wanted = list(store.read("orders", 1))
 
     async def work() -> None:
-        async with mqstore.aio.open(short) as store:
-            with failing_at(2) as failed:
+        with failing_at(1) as failed:
+            async with mqstore.aio.open(short) as store:
                 reading = store.read("orders", 1)
                 found = []
                 for _ in range(3):
@@ -430,7 +430,7 @@ def test_asyncio_after_an_error(homes: tuple[Path, Path]) -> None:
                         break
                     except mqstore.StoreIOError:
                         assert failed
-            assert failed
-            assert found == wanted
+        assert failed
+        assert found == wanted
 
     asyncio.run(work())

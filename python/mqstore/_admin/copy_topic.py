@@ -31,7 +31,7 @@ import time
 from bisect import bisect_right
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore import _native
 from mqstore._admin.compaction import topic_list
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mqstore._admin.export.counts import Counts
     from mqstore._admin.export.store_export import OlderRecords
     from mqstore._admin.info import GroupInfo
-    from mqstore._archive.continued import ContinuedReads
+    from mqstore._native import NativeStore
     from mqstore._reports import CopyGap, MovedGroup, Progress, TopicCopyReport
     from mqstore.types import StorePath
 
@@ -162,19 +162,19 @@ def _older_records(
     with store:
         if archive is not None or options is not None:
             store._choose_archive(archive, options)
-        yield _OlderRecords(cast("ContinuedReads", store)) if store._has_archive else None
+        yield _OlderRecords(store) if _native.has_archive(store) else None
 
 
 class _OlderRecords:
     """The records of an archive from before the log of its store."""
 
-    def __init__(self, store: ContinuedReads) -> None:
+    def __init__(self, store: NativeStore) -> None:
         self._store = store
 
     def records(self, topics: list[str], start: int, end: int) -> Iterator[_native.ArchivedRecords]:
         """Yields the records between two log offsets."""
         if start < end:
-            yield from self._store._history_before(end).records(topics, start, end)
+            yield from _native.archived_records(self._store, topics, start, end)
 
 
 class _Copy:

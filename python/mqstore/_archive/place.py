@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from mqstore._archive.manifest import ArchivedFile, ArchiveManifest
+    from mqstore._native import NativeStore
     from mqstore._publish.target import Target
     from mqstore._remote.failure import Row
     from mqstore.types import StorePath
@@ -95,19 +96,14 @@ class ArchivePlace:
             raise RequestFailure("changed", path, "the manifest was removed meanwhile: try again")
         return content
 
-    def history(self) -> _native.ArchiveHistory:
-        """Returns the messages of the archive; `refresh` gives them a manifest."""
+    def native(self) -> _native.ArchiveTarget:
+        """Returns the objects for the native module."""
         root = self.full_path("").rstrip("/").removesuffix(f"/{ROOT}")
-        target = _native.ArchiveTarget(_transport_of(self._target), self.shown, root or "/")
-        return _native.ArchiveHistory(target, _BLOOM_BYTES)
+        return _native.ArchiveTarget(_transport_of(self._target), self.shown, root or "/")
 
-    def refresh(self, history: _native.ArchiveHistory) -> None:
-        """Gives the messages of the archive its newest manifest.
-
-        Raises:
-            ResultNotFoundError: there is no archive.
-        """
-        history.refresh()
+    def link(self, store: NativeStore, begin: int) -> None:
+        """Lets the reads of a store continue in the archive, which begins at a log offset; 0 if it is not known."""
+        _native.link_archive(store, self.native(), begin, _BLOOM_BYTES)
 
     def settle(self) -> None:
         """Makes the manifests durable. A run that has ended can have created one whose name is not."""

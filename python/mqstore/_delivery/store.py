@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mqstore import _native
 from mqstore._admin.nearest import unknown_topic
@@ -33,7 +33,6 @@ class DeliveringStore(_native.NativeStore):
     __slots__ = ("_checks",)
 
     # Whether reads can begin before the log.
-    _has_archive: ClassVar[bool] = False
     _checks: Checks
 
     def consumer(
@@ -91,8 +90,7 @@ class DeliveringStore(_native.NativeStore):
         missing = [topic for topic in chosen if not self._queue_ids(topic)]
         if not _checked_bool("create", create) and missing:
             raise unknown_topic(missing[0], self.topics())
-        older = self._has_archive
-        options = (filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage, older)
+        options = (filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage)
         consumer = Consumer._make(self, group, chosen, *options)
         for topic in missing:
             import logging

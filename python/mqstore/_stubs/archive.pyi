@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from os import PathLike
 from typing import Any, Self, TypeAlias, final
-from weakref import ReferenceType
 
-from mqstore._mqstore import NativeStore, ScanRows, StoredMessage
-from mqstore.types import Filter, OnDamage
+from mqstore._mqstore import NativeStore, ScanRows
+from mqstore.types import OnDamage
 
 _Summary: TypeAlias = tuple[int, int, int, int | None, int | None, list[tuple[int, int, int, int]]]
 
@@ -94,92 +93,6 @@ class ArchiveTarget:
     def __new__(cls, transport: object | None, shown: str, root: str) -> Self: ...
 
 @final
-class ArchiveHistory:
-    """The records before the log of a store, or all records of an archive. Threads can share it."""
-
-    def __new__(cls, target: ArchiveTarget, bloom_bytes: int) -> Self: ...
-    @property
-    def end(self) -> int | None:
-        """The log offset at which the manifest ends; None without one."""
-    def refresh(self) -> None:
-        """Reads the newest manifest."""
-    def last_facts(self) -> tuple[tuple[int, int, str] | None, list[tuple[int, int, int | None, int]]]:
-        """Returns the last record of the archive, and its last segments.
-
-        The record has log offset, length and digest. A segment has log offset, length, and the store times of the
-        first and the last record.
-        """
-    def forget_columns(self) -> None:
-        """Removes the columns of row groups from memory. For tests."""
-    def read_footers(self) -> None:
-        """Reads the footers of all files. For tests."""
-    def first_offset(self, store: NativeStore, topic: str, queue_id: int) -> int | None:
-        """Returns the smallest offset of a queue that is not hidden; None if there is none."""
-    def has(self, store: NativeStore, topic: str, queue_id: int) -> bool:
-        """Whether the archive can have messages of a queue that are not hidden."""
-    def offset_for_time(self, store: NativeStore, topic: str, queue_id: int, time_ms: int) -> int | None:
-        """Returns the offset of the first message of a queue that was stored at or after a time."""
-    def last_offset(self, store: NativeStore, topic: str, queue_id: int, time_ms: int, end: int) -> int | None:
-        """Returns the offset of the last message of a queue before offset `end` that was stored at or before a time."""
-    def by_id(self, store: NativeStore, id: str, end: int) -> StoredMessage | None:
-        """Returns the message with a message id or a unique id whose record is before log offset `end`."""
-    def at(self, store: NativeStore, log_offset: int) -> StoredMessage | None:
-        """Returns the message whose record starts at a log offset; None if there is none."""
-    def read(
-        self,
-        store: NativeStore,
-        topic: str,
-        ranges: list[tuple[int, int, int]],
-        log_start: int,
-        filter: Filter | None,
-        on_damage: OnDamage,
-    ) -> ArchivedMessages:
-        """Returns the messages of parts of queues that end where the log begins, at log offset `log_start`.
-
-        Several queues are merged by store time and log offset within each range of the log.
-        """
-    def lookup(
-        self,
-        store: NativeStore,
-        topic: str,
-        key: str,
-        start: int,
-        end: int,
-        times_ms: tuple[int | None, int | None],
-        newest_first: bool,
-    ) -> ArchivedMessages:
-        """Returns the messages with a key or unique id whose records are between two log offsets.
-
-        They were stored from a time on and before another one, in epoch milliseconds.
-        """
-    def scan(self, store: NativeStore | None, request: dict[str, Any], start: int, end: int) -> ArchivedRows:
-        """Returns the rows of a scan whose records are between two log offsets, in the order of the log."""
-    def records(self, topics: list[str], start: int, end: int) -> ArchivedRecordStream:
-        """Returns the records of topics between two log offsets, in the order of the log. No record is hidden."""
-    def files_of(
-        self, store: NativeStore, ranges: list[tuple[str, int, int, int]], log_start: int, on_damage: OnDamage
-    ) -> list[tuple[str, int, int, int, list[int]]]:
-        """Returns the files with ranges of queues that end where the log begins, in the order of the log.
-
-        Each with its path, the first log offset and the end of its range of the log, the mean size of a record, and
-        the numbers of the ranges.
-        """
-
-@final
-class ArchivedMessages(Iterator[StoredMessage]):
-    """Messages of an archive, in order. After an error, the next call tries again at the same place."""
-
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> StoredMessage: ...
-
-@final
-class ArchivedRows(Iterator[ScanRows]):
-    """Rows of a scan of an archive, in the order of the log."""
-
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> ScanRows: ...
-
-@final
 class ArchivedRecordStream(Iterator[ArchivedRecords]):
     """Records of an archive, in the order of the log, some at once."""
 
@@ -194,7 +107,6 @@ class ArchivedRecords:
     def end(self) -> int:
         """The log offset after the first byte of the last record."""
 
-def standing_of(topic: str) -> int: ...
 def archive_file_summary(path: str | PathLike[str], shown: str, record_bytes: int | None) -> _Summary: ...
 def archive_file_facts(
     path: str | PathLike[str], shown: str
@@ -218,7 +130,15 @@ def archive_state(store: NativeStore) -> tuple[int, str] | None: ...
 def set_archive(store: NativeStore, archive: tuple[int, str] | None) -> None: ...
 def set_archive_of_copy(path: str | PathLike[str], log_end: int, settings: str) -> None: ...
 def advance_archive(store: NativeStore, known: str, archived_to: int, settings: str) -> bool: ...
-def queue_bounds(store: NativeStore, topic: str) -> list[tuple[int, int, int]]: ...
-def set_older_topics(store: NativeStore, reference: ReferenceType[NativeStore] | None) -> None: ...
+def link_archive(store: NativeStore, target: ArchiveTarget, begin: int, bloom_bytes: int) -> None: ...
+def unlink_archive(store: NativeStore) -> None: ...
+def link_unknown_archive(store: NativeStore) -> None: ...
+def has_archive(store: NativeStore) -> bool: ...
+def archived_files(
+    store: NativeStore, ranges: list[tuple[str, int, int, int]], on_damage: OnDamage
+) -> list[tuple[str, int, int, int, list[int]]]: ...
+def archived_records(store: NativeStore, topics: list[str], start: int, end: int) -> ArchivedRecordStream: ...
+def read_archive_footers(store: NativeStore) -> None: ...
+def forget_archive_columns(store: NativeStore) -> None: ...
 def floor_of_topic(store: NativeStore, topic: str) -> int: ...
 def floor_offset(store: NativeStore, topic: str, queue_id: int) -> int: ...

@@ -85,7 +85,6 @@ class NativeConsumer:
         on_lost: str,
         history: bool,
         on_damage: OnDamage,
-        older: bool,
     ) -> Self: ...
     @property
     def group(self) -> str:

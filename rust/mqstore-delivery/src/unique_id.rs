@@ -23,7 +23,7 @@ use crate::transactions::is_undecided;
 /// Those of [`Store::get`]; errors of reading the files of delayed messages.
 pub fn message_of_id(store: &Store, id: &str) -> Result<Option<StoredRecord>, StoreError> {
     let Some(record) = store.get(id)? else { return Ok(None) };
-    let found = view(&record)?;
+    let (found, store) = (view(&record)?, &store.log_only());
     let is_answer = found.unique_key() != Some(id)
         || match found.topic {
             TIMER_TOPIC | SCHEDULE_TOPIC => {

@@ -42,13 +42,17 @@ mod tests;
 
 pub use archive::{ArchiveState, SealedLog, SealedSegment};
 pub use engine::topics::{TopicChange, batch_topics, load_floors, load_listed};
-pub use read::cursor::{LogCursor, LookupCursor, QueueCursor, RecordBatch};
+pub use read::cursor::{LogCursor, QueueCursor, RecordBatch};
 pub use read::floor_watch::FloorWatch;
 pub use read::group_offsets::{GroupOffset, GroupOffsets, GroupTable, WorkCounts};
 pub use read::levels::LevelTimes;
+pub use read::lookup::LookupCursor;
 pub use read::merged::{MergedCursor, ReadBound, TopicRead};
+pub use read::older::{
+    OlderBatch, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows, OlderSource,
+};
 pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};
-pub use read::query::{Boundary, QueueInfo};
+pub use read::query::{Boundary, QueueInfo, RecordRank};
 pub use read::reader::accessors::Geometry;
 pub use read::table::{TableLoad, TableRow, TableRows};
 pub use read::wait::Waiter;
@@ -64,10 +68,10 @@ pub use staged::{
 pub use store::{
     AppendDone, AppendQueue, AppendRequest, Archive, BackgroundTask, FindDeliveriesIn, FollowStep,
     Inspection, LogReads, NamespaceInfo, Namespaces, NonBlocking, OwnedMessage, Retentions, Settings, Stats,
-    Store, StoreSettings, SystemAppends, TopicFollower, TopicQuota, refuse_rocksdb, restore_compaction,
+    Store, StoreSettings, SystemAppends, TopicFollower, TopicQuota, WeakStore, refuse_rocksdb, restore_compaction,
     take_lock,
 };
-pub use topic_retention::{OlderFloor, OlderLimits, OlderTopics, TopicUsage};
+pub use topic_retention::TopicUsage;
 pub use write::append::RefusedMessage;
 pub use write::append_marks::{MessageOrigin, TransactionMark};
 pub use write::encode::check_target;

@@ -1,9 +1,14 @@
 //! Helpers for the tests of this crate and of the crates that use it, with the names that those tests use most.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::path::PathBuf;
 
 pub use std::path::Path;
 pub use std::sync::Arc;
+
+use mqstore_base::topic_floors::FloorTable;
+use mqstore_io::sync::Mutex;
 
 pub use mqstore_base::error::StoreError;
 pub use mqstore_base::message::{Appended, NewMessage, StoredRecord, encode_properties};
@@ -12,6 +17,11 @@ pub use mqstore_base::store_files::StoreFiles;
 pub use mqstore_io::{Clock, ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
 
 pub use crate::Store;
+use crate::read::lookup::has_key;
+use crate::{
+    OlderBatch, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows, OlderSource,
+    RecordTest, ScanRequest, ScanRow,
+};
 
 /// The environment of a store: its file system, clock and path.
 pub struct World {
@@ -130,4 +140,202 @@ pub fn read_all(store: &Store, topic: &str, queue_id: i32) -> Vec<(i64, Vec<u8>)
 /// Returns the body of a record.
 pub fn body(record: &StoredRecord) -> Vec<u8> {
     record.view().unwrap().body.to_vec()
+}
+
+/// An archive of a list of records, in the order of the log. A read returns three at once.
+#[derive(Debug, Default)]
+pub struct OlderRecords {
+    records: Mutex<Vec<StoredRecord>>,
+    /// Requests until one fails; 0 is none.
+    fails_after: Mutex<u64>,
+}
+
+/// Records that a read of [`OlderRecords`] returns, and the offset after them.
+struct RecordList {
+    of: Arc<OlderRecords>,
+    ready: VecDeque<StoredRecord>,
+    end: i64,
+    test: RecordTest,
+}
+
+impl OlderRecords {
+    /// Makes an archive.
+    pub fn new(records: Vec<StoredRecord>) -> Arc<Self> {
+        Arc::new(Self { records: Mutex::new(records), fails_after: Mutex::default() })
+    }
+
+    /// Replaces the records.
+    pub fn set(&self, records: Vec<StoredRecord>) {
+        *self.records.lock() = records;
+    }
+
+    /// Lets the request with this number fail from now on, counted from 1; 0 is none.
+    pub fn fail_after(&self, requests: u64) {
+        *self.fails_after.lock() = requests;
+    }
+
+    fn request(&self) -> Result<(), StoreError> {
+        let mut left = self.fails_after.lock();
+        let fails = *left == 1;
+        *left = left.saturating_sub(1);
+        if fails {
+            return Err(StoreError::Busy { reason: "the archive does not answer".to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Returns the records that meet a condition.
+    fn found(&self, is_wanted: impl Fn(&StoredRecord) -> bool) -> Result<Vec<StoredRecord>, StoreError> {
+        self.request()?;
+        Ok(self.records.lock().iter().filter(|record| is_wanted(record)).cloned().collect())
+    }
+
+    fn of_queue(&self, topic: &str, queue_id: i32) -> Result<Vec<StoredRecord>, StoreError> {
+        self.found(|record| {
+            let view = record.view().unwrap();
+            view.topic == topic && view.queue_id == queue_id
+        })
+    }
+
+    fn list(self: &Arc<Self>, ready: Vec<StoredRecord>, end: i64, test: RecordTest) -> Box<RecordList> {
+        Box::new(RecordList { of: self.clone(), ready: ready.into(), end, test })
+    }
+}
+
+fn stored_ms(record: &StoredRecord) -> i64 {
+    record.view().unwrap().store_timestamp
+}
+
+impl OlderSource for Arc<OlderRecords> {
+    fn begin(&self) -> u64 {
+        0
+    }
+
+    fn before(&self, _log_start: u64) -> Result<Arc<dyn OlderMessages>, StoreError> {
+        self.request()?;
+        Ok(Arc::new(Arc::clone(self)))
+    }
+}
+
+impl OlderReads for RecordList {
+    fn next_messages(&mut self) -> Result<Option<OlderBatch>, StoreError> {
+        self.of.request()?;
+        if self.ready.is_empty() {
+            return Ok(None);
+        }
+        let records: Vec<_> = self.ready.drain(..3.min(self.ready.len())).collect();
+        let next = self.ready.front().map_or(self.end, |next| next.queue_offset);
+        Ok(Some(OlderBatch { records, next }))
+    }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl OlderRows for RecordList {
+    fn next_rows(&mut self, visit: &mut dyn FnMut(&ScanRow<'_>)) -> Result<bool, StoreError> {
+        self.of.request()?;
+        let is_over = self.ready.is_empty();
+        for record in self.ready.drain(..3.min(self.ready.len())) {
+            self.test.visit(&record.view().unwrap(), record.commit_log_offset, &mut *visit);
+        }
+        Ok(!is_over)
+    }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl OlderMessages for Arc<OlderRecords> {
+    fn first_offset(&self, _: &FloorTable, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
+        Ok(self.of_queue(topic, queue_id)?.first().map(|record| record.queue_offset))
+    }
+
+    fn offset_for_time(
+        &self,
+        _: &FloorTable,
+        topic: &str,
+        queue_id: i32,
+        time_ms: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        let found = self.of_queue(topic, queue_id)?;
+        Ok(found.iter().find(|record| stored_ms(record) >= time_ms).map(|record| record.queue_offset))
+    }
+
+    fn last_offset(
+        &self,
+        _: &FloorTable,
+        topic: &str,
+        queue_id: i32,
+        time_ms: i64,
+        end: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        let found = self.of_queue(topic, queue_id)?;
+        let is_before = |record: &&StoredRecord| stored_ms(record) <= time_ms && record.queue_offset < end;
+        Ok(found.iter().rfind(is_before).map(|record| record.queue_offset))
+    }
+
+    fn count(&self, _: &FloorTable, topic: &str, queue_id: i32, end: i64) -> Result<u64, StoreError> {
+        Ok(self.of_queue(topic, queue_id)?.iter().filter(|record| record.queue_offset < end).count() as u64)
+    }
+
+    fn read(&self, floors: &Arc<FloorTable>, wanted: &OlderRead<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+        let mut found = self.of_queue(wanted.topic, wanted.queue_id)?;
+        let (start, end) = wanted.range;
+        found.retain(|record| {
+            let matches = wanted.filter.is_none_or(|filter| filter.matches(&record.view().unwrap()));
+            matches && (start..end).contains(&record.queue_offset)
+        });
+        Ok(self.list(found, end, RecordTest::new(&ScanRequest::default(), floors.clone())))
+    }
+
+    fn lookup(&self, floors: &Arc<FloorTable>, wanted: &OlderLookup<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+        let (start, end) = wanted.times_ms;
+        let mut found = self.found(|record| {
+            let view = record.view().unwrap();
+            view.topic == wanted.topic
+                && has_key(&view, wanted.key)
+                && wanted.log_range.contains(&record.commit_log_offset)
+                && start.is_none_or(|start| view.store_timestamp >= start)
+                && end.is_none_or(|end| view.store_timestamp < end)
+        })?;
+        if wanted.newest_first {
+            found.reverse();
+        }
+        Ok(self.list(found, 0, RecordTest::new(&ScanRequest::default(), floors.clone())))
+    }
+
+    fn by_id(&self, _: &Arc<FloorTable>, id: &str, end: u64) -> Result<Option<StoredRecord>, StoreError> {
+        let found = self.found(|record| {
+            record.view().unwrap().unique_key() == Some(id) && record.commit_log_offset < end
+        });
+        Ok(found?.into_iter().next())
+    }
+
+    fn at(&self, _: &Arc<FloorTable>, log_offset: u64) -> Result<Option<StoredRecord>, StoreError> {
+        Ok(self.found(|record| record.commit_log_offset == log_offset)?.pop())
+    }
+
+    fn scan(
+        &self,
+        floors: &Arc<FloorTable>,
+        request: &ScanRequest,
+        log_range: Range<u64>,
+    ) -> Result<Box<dyn OlderRows>, StoreError> {
+        let found = self.found(|record| log_range.contains(&record.commit_log_offset))?;
+        Ok(self.list(found, 0, RecordTest::new(request, floors.clone())))
+    }
+
+    fn due_floor(
+        &self,
+        _: &FloorTable,
+        _topic: &str,
+        _log_start: u64,
+        _lows: &BTreeMap<i32, i64>,
+        _limits: OlderLimits,
+    ) -> Result<Option<OlderFloor>, StoreError> {
+        Ok(None)
+    }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use mqstore::Store;
+use mqstore::archive::history::ArchiveSource;
 use mqstore::delivery::BrokerError;
 use mqstore::error::StoreError;
 use mqstore::inspect::StoreFiles;
@@ -42,6 +43,10 @@ pub(crate) fn clock() -> &'static SystemClock {
 /// A core store and the state that the bindings keep for it.
 pub(crate) struct SharedStore {
     store: Option<Store>,
+    /// The same store, whose reads continue in the archive.
+    reads: Option<Store>,
+    /// The archive of the store, if there is one that can be read.
+    archive: Mutex<Option<Arc<ArchiveSource>>>,
     path: String,
     /// The store's file system, if a test injects faults.
     faulty: Option<FaultVfs>,
@@ -53,7 +58,9 @@ impl SharedStore {
     /// Wraps a store and adds it to the list that a fork walks through.
     pub(crate) fn new(store: Store, path: String, faulty: Option<FaultVfs>) -> Arc<Self> {
         let shared = Arc::new(Self {
+            reads: Some(store.continued()),
             store: Some(store),
+            archive: Mutex::default(),
             path,
             faulty,
             forked: AtomicBool::new(false),
@@ -78,6 +85,22 @@ impl SharedStore {
     pub(crate) fn working(&self) -> PyResult<&Store> {
         let store = self.store()?;
         store.failure().map_or(Ok(store), |failure| Err(to_py(failure)))
+    }
+
+    /// Like [`Self::working`], for reads that continue in the archive, if there is one.
+    pub(crate) fn reads(&self) -> PyResult<&Store> {
+        let reads = self.working().map(|_| self.reads.as_ref())?;
+        reads.ok_or_else(|| ForkedProcessError::new_err((self.path.clone(),)))
+    }
+
+    /// Returns the archive in which reads continue.
+    pub(crate) fn archive(&self) -> Option<Arc<ArchiveSource>> {
+        self.archive.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the archive in which reads continue.
+    pub(crate) fn set_archive(&self, archive: Option<Arc<ArchiveSource>>) {
+        *self.archive.lock().unwrap_or_else(PoisonError::into_inner) = archive;
     }
 
     /// Returns the path as the caller gave it.
@@ -131,7 +154,7 @@ impl Drop for SharedStore {
                 clippy::mem_forget,
                 reason = "the child has none of the threads that a drop would join"
             )]
-            std::mem::forget(self.store.take());
+            std::mem::forget((self.store.take(), self.reads.take()));
         }
     }
 }

@@ -3,7 +3,7 @@
 pub use mqstore_delivery::{
     Accepted, Broker, BrokerError, CheckAnswer, CheckOptions, Consumer, ConsumerOptions, DelayCounts, Due,
     DueCounts, LATEST_DUE_MS, Lease, LeaseInfo, LeasedMessage, LostMessagePolicy, NewHalfMessage, NewWork,
-    OffsetHistory, OlderMessages, PendingDeliveries, PendingGroup, PendingTransaction, Queue, StartOffset,
+    OffsetHistory, PendingDeliveries, PendingGroup, PendingTransaction, Queue, StartOffset,
     Transaction, TransactionOutcome, Transactions, TryPut, TryResult, Waker, WorkQueue, WorkQueueOptions,
     first_unfinished, message_of_id,
 };

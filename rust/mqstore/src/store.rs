@@ -20,8 +20,7 @@ use mqstore_log::recovery::RecoveryWatcher;
 pub use mqstore_base::progress::Progress;
 pub use mqstore_base::topic_floors::{FloorTable, TopicRetention};
 pub use mqstore_engine::{
-    ArchiveState, ExpireReport, GroupOffset, GroupOffsets, OlderFloor, OlderLimits, OlderTopics,
-    ReclaimReport, ReclaimRequest, SealedSegment, SegmentHolder, Stats, StoreSettings, TopicChange,
+    ArchiveState, ExpireReport, GroupOffset, GroupOffsets, ReclaimReport, ReclaimRequest, SealedSegment, SegmentHolder, Stats, StoreSettings, TopicChange,
     WorkCounts,
 };
 pub use mqstore_log::recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
@@ -67,6 +66,13 @@ impl Store {
         Self { engine, broker: Arc::default() }
     }
 
+    /// Returns this store for reads that continue before the log, if an archive was set; see
+    /// [`mqstore_engine::Store::continued`].
+    #[must_use]
+    pub fn continued(&self) -> Self {
+        Self { engine: self.engine.continued(), broker: Arc::clone(&self.broker) }
+    }
+
     /// Returns the broker, which delivers messages. The first call starts it.
     ///
     /// # Errors
@@ -76,7 +82,7 @@ impl Store {
         if let Some(broker) = broker.as_ref() {
             return Ok(broker.clone());
         }
-        Ok(broker.insert(Broker::start(&self.engine)?).clone())
+        Ok(broker.insert(Broker::start(&self.engine.log_only())?).clone())
     }
 
     /// Opens a work queue for the default group of the topic.

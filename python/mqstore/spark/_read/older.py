@@ -5,13 +5,12 @@ A file has the records of one topic in one range of the log, so a record belongs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqstore import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import mqstore
-    from mqstore._native import ScanRows
 
 Ranges = list[tuple[str, int, int, int]]
 """Ranges of queues: topic, queue, first offset, and offset to stop at."""
@@ -31,7 +30,7 @@ class File(NamedTuple):
 
 def split(store: mqstore.Store, ranges: Ranges) -> tuple[Ranges, Ranges]:
     """Divides ranges of queues: those in the archive of the store, and those in its log."""
-    if not store._has_archive:
+    if not _native.has_archive(store):
         return [], ranges
     older, logged = [], []
     lows: dict[tuple[str, int], int] = {}
@@ -56,14 +55,5 @@ def files(store: mqstore.Store, ranges: Ranges, *, skips: bool) -> list[File]:
     """
     if not ranges:
         return []
-    log_start = store._log_start()  # type: ignore[attr-defined]
-    history = store._history_before(log_start)  # type: ignore[attr-defined]
-    found = history.files_of(store, ranges, log_start, "skip" if skips else "raise")
+    found = _native.archived_files(store, ranges, "skip" if skips else "raise")
     return [File([ranges[one] for one in own], start, end, mean) for _, start, end, mean, own in found]
-
-
-def rows(store: mqstore.Store, request: dict[str, Any], begin: int, to: int) -> Iterator[ScanRows]:
-    """Returns the rows of a part."""
-    history = store._history_before(store._log_start())  # type: ignore[attr-defined]
-    found: Iterator[ScanRows] = history.scan(store, request, begin, to)
-    return found

@@ -13,7 +13,6 @@ from mqstore._store import opened
 from mqstore.errors import CorruptionError, MQStoreError, NotAStoreError, StoreWarning, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS, STORE
-from mqstore.spark._read import older
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -144,7 +143,7 @@ def _of_archive(
     with opened(place, "r", None, {}) as store:
         store._choose_archive(options["archive"], None)
         try:
-            for some in older.rows(store, {**request, "on_damage": "raise"}, request["from"], request["to"]):
+            for some in _native.scan_open(store, {**request, "plan": None, "on_damage": "raise", "older": True}):
                 yield from _fitted(options, path, _sound(options, path, pa.record_batch(some), careful))
         except CorruptionError as error:
             if raises:

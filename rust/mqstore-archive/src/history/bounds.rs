@@ -4,7 +4,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::FloorTable;
 
 use super::{Damage, History, QueueRange};
-use crate::reader::QueuePart;
+use crate::reader::{Fact, QueuePart};
 
 impl History {
     /// Returns the smallest offset of a queue in the archive that is not hidden; `None` if there is none. Records before
@@ -12,7 +12,7 @@ impl History {
     ///
     /// # Errors
     /// The archive is damaged or does not answer.
-    pub fn first_offset(
+    pub(super) fn first_from(
         &self,
         floors: &FloorTable,
         topic: &str,
@@ -33,19 +33,35 @@ impl History {
         Ok(None)
     }
 
-    /// Whether the archive can have messages of a queue that are not hidden.
-    ///
-    /// # Errors
-    /// As for [`Self::first_offset`].
-    pub fn has(&self, floors: &FloorTable, topic: &str, queue_id: i32) -> Result<bool, StoreError> {
-        Ok(!self.shown_parts(topic, queue_id, floors.log_offset(topic))?.is_empty())
+    /// Returns the number of messages of a queue that are not hidden and have offsets before `end`. A record that contains
+    /// several messages counts as one.
+    pub(super) fn records_before(
+        &self,
+        floors: &FloorTable,
+        topic: &str,
+        queue_id: i32,
+        end: i64,
+    ) -> Result<u64, StoreError> {
+        let floor = floors.log_offset(topic);
+        let mut count = 0;
+        for part in self.shown_parts(topic, queue_id, floor)? {
+            // Records that are no messages have the offset 0.
+            if part.file.start >= floor && part.rows.last < end && part.is_dense() {
+                count += part.rows.rows;
+                continue;
+            }
+            let facts = self.reader.facts(&part.file, &(floor..u64::MAX))?;
+            let is_counted = |fact: &&Fact| fact.queue_id == queue_id && fact.queue_offset < end;
+            count += facts.iter().filter(is_counted).count() as u64;
+        }
+        Ok(count)
     }
 
     /// Returns the offset of the first message of a queue that was stored at or after a time.
     ///
     /// # Errors
-    /// As for [`Self::first_offset`].
-    pub fn offset_for_time(
+    /// As for [`OlderMessages::first_offset`](mqstore_engine::OlderMessages::first_offset).
+    pub(super) fn first_at_time(
         &self,
         floors: &FloorTable,
         topic: &str,
@@ -67,8 +83,8 @@ impl History {
     /// Returns the offset of the last message of a queue before offset `end` that was stored at or before a time.
     ///
     /// # Errors
-    /// As for [`Self::first_offset`].
-    pub fn last_offset(
+    /// As for [`OlderMessages::first_offset`](mqstore_engine::OlderMessages::first_offset).
+    pub(super) fn last_before(
         &self,
         floors: &FloorTable,
         topic: &str,
@@ -108,7 +124,7 @@ impl History {
     /// offset `log_start`.
     ///
     /// # Errors
-    /// As for [`Self::first_offset`]; segments of the range are missing, unless damage is skipped.
+    /// The archive is damaged or does not answer; segments of the range are missing, unless damage is skipped.
     pub fn parts_of(
         &self,
         floors: &FloorTable,

@@ -24,7 +24,7 @@ impl History {
     ///
     /// # Errors
     /// The archive is damaged or does not answer.
-    pub fn due_floor(
+    pub(super) fn floor_of_limits(
         &self,
         floors: &FloorTable,
         topic: &str,
@@ -78,7 +78,7 @@ impl History {
         least: u64,
     ) -> Result<Offsets, StoreError> {
         let first = |(queue_id, low): (&i32, &i64)| {
-            let found = self.first_offset(floors, topic, *queue_id, least)?;
+            let found = self.first_from(floors, topic, *queue_id, least)?;
             Ok((*queue_id, found.map_or(*low, |first| first.min(*low))))
         };
         lows.iter().map(first).collect()

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::topic_floors::FloorTable;
-use mqstore_engine::{RecordTest, ScanRequest};
-use mqstore_format::delays::pending::is_system_topic;
+use mqstore_engine::{OlderBatch, OlderLookup, OlderReads, RecordRank, RecordTest, ScanRequest};
 use mqstore_format::ids::parse_offset_message_id;
 use mqstore_format::properties::UNIQ_KEY;
 
@@ -16,42 +15,9 @@ use super::{History, has_times, messages, overlaps};
 use crate::manifest::ArchivedFile;
 use crate::reader::ArchiveReader;
 
-/// Topics of records in which messages wait or waited. Such a record that only an archive has does not wait.
-const WAITING: [&str; 3] = ["rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"];
-const WAITED: u8 = 3;
-
-/// Returns what a record of a topic is for a caller who knows only its unique id, the best first.
-///
-/// As in the look-up of the log: 0 the message that consumers get, 1 a dead letter or retry, 2 another record of the
-/// system, 3 a record in which the message waits or waited.
-pub fn standing(topic: &str) -> u8 {
-    if WAITING.contains(&topic) {
-        WAITED
-    } else if is_system_topic(topic) {
-        2
-    } else {
-        u8::from(topic.starts_with("%DLQ%") || topic.starts_with("%RETRY%"))
-    }
-}
-
-/// What a look-up by key wants.
-#[derive(Clone, Debug)]
-pub struct LookupRequest<'a> {
-    /// The topic.
-    pub topic: &'a str,
-    /// The key or unique id.
-    pub key: &'a str,
-    /// First log offset, and end.
-    pub log_range: Range<u64>,
-    /// Smallest store time in epoch milliseconds, and its end.
-    pub times_ms: (Option<i64>, Option<i64>),
-    /// Whether the newest message comes first.
-    pub newest_first: bool,
-}
-
 /// A look-up by key.
 #[derive(Debug)]
-pub struct Lookup {
+pub(super) struct Lookup {
     reader: Arc<ArchiveReader>,
     key: String,
     log_range: Range<u64>,
@@ -60,16 +26,13 @@ pub struct Lookup {
     files: VecDeque<Arc<ArchivedFile>>,
 }
 
-impl Lookup {
-    /// Returns the messages of the next file, perhaps none; `None` at the end.
-    ///
-    /// # Errors
-    /// The archive is damaged or does not answer.
-    pub fn next_messages(&mut self) -> Result<Option<Vec<StoredRecord>>, StoreError> {
+impl OlderReads for Lookup {
+    /// Returns the messages of the next file.
+    fn next_messages(&mut self) -> Result<Option<OlderBatch>, StoreError> {
         let Some(file) = self.files.front() else { return Ok(None) };
         let mut found = Vec::new();
         for batch in self.reader.rows_with_key(file, &self.key)? {
-            let (some, _) = messages(&self.reader, file, &batch, &self.test)?;
+            let some = messages(&self.reader, file, &batch, &self.test)?.records;
             found.extend(some.into_iter().filter(|one| self.log_range.contains(&one.commit_log_offset)));
         }
         found.sort_by_key(|one| one.commit_log_offset);
@@ -77,7 +40,11 @@ impl Lookup {
             found.reverse();
         }
         self.files.pop_front();
-        Ok(Some(found))
+        Ok(Some(OlderBatch { records: found, next: 0 }))
+    }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        Vec::new()
     }
 }
 
@@ -86,7 +53,7 @@ impl History {
     ///
     /// # Errors
     /// The manifest cannot be read.
-    pub fn lookup(&self, floors: &Arc<FloorTable>, wanted: &LookupRequest<'_>) -> Result<Lookup, StoreError> {
+    pub(super) fn look_up(&self, floors: &Arc<FloorTable>, wanted: &OlderLookup<'_>) -> Result<Lookup, StoreError> {
         let mut files = self.reader.files(wanted.topic)?;
         files.retain(|file| overlaps(file, &wanted.log_range) && has_times(file, wanted.times_ms));
         if wanted.newest_first {
@@ -111,11 +78,11 @@ impl History {
 
     /// Returns the message with a message id or a unique id whose record is before log offset `end`.
     ///
-    /// Of several with the unique id, it is the best by [`standing`]; a record in which a message waited is none.
+    /// Of several with the unique id, it is the best by [`RecordRank`]; a record in which a message waited is none.
     ///
     /// # Errors
     /// The archive is damaged or does not answer.
-    pub fn by_id(
+    pub(super) fn with_id(
         &self,
         floors: &Arc<FloorTable>,
         id: &str,
@@ -123,23 +90,23 @@ impl History {
     ) -> Result<Option<StoredRecord>, StoreError> {
         let place = parse_offset_message_id(id).ok().and_then(|(_, offset)| u64::try_from(offset).ok());
         if let Some(offset) = place.filter(|offset| *offset < end)
-            && let Some(found) = self.at(floors, offset)?
+            && let Some(found) = self.record_at(floors, offset)?
             && found.view().is_ok_and(|view| view.offset_message_id() == id.to_uppercase())
         {
             return Ok(Some(found));
         }
         let request = ScanRequest { keys: vec![id.to_owned()], ..ScanRequest::default() };
         let test = RecordTest::new(&request, Arc::clone(floors));
-        let (mut best, mut least) = (None, WAITED);
+        let (mut best, mut least) = (None, RecordRank::Waiting);
         for file in self.reader.all_files()? {
-            if file.start >= end || file.topic.as_deref().is_none_or(|topic| standing(topic) >= least) {
+            if file.start >= end || file.topic.as_deref().is_none_or(|topic| RecordRank::of(topic) >= least) {
                 continue;
             }
             for batch in self.reader.rows_with_key(&file, id)? {
-                for found in messages(&self.reader, &file, &batch, &test)?.0 {
+                for found in messages(&self.reader, &file, &batch, &test)?.records {
                     let Ok(view) = found.view() else { continue };
                     let is_of_id = view.properties.get(UNIQ_KEY) == Some(id) && found.commit_log_offset < end;
-                    let rank = standing(view.topic);
+                    let rank = RecordRank::of(view.topic);
                     if is_of_id && rank < least {
                         (best, least) = (Some(found.clone()), rank);
                     }
@@ -153,14 +120,14 @@ impl History {
     ///
     /// # Errors
     /// The archive is damaged or does not answer.
-    pub fn at(&self, floors: &Arc<FloorTable>, log_offset: u64) -> Result<Option<StoredRecord>, StoreError> {
+    pub(super) fn record_at(&self, floors: &Arc<FloorTable>, log_offset: u64) -> Result<Option<StoredRecord>, StoreError> {
         let test = RecordTest::new(&ScanRequest::default(), Arc::clone(floors));
         for file in self.reader.all_files()? {
             if !(file.start..file.end).contains(&log_offset) {
                 continue;
             }
             if let Some(row) = self.reader.row_at(&file, log_offset)? {
-                return Ok(messages(&self.reader, &file, &row, &test)?.0.into_iter().next());
+                return Ok(messages(&self.reader, &file, &row, &test)?.records.into_iter().next());
             }
         }
         Ok(None)

@@ -9,7 +9,9 @@ mod limits;
 mod lookups;
 mod queue_reads;
 mod scans;
+mod source;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,7 +19,11 @@ use arrow_array::RecordBatch;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{RecordBytes, StoredRecord};
 use mqstore_base::options::DamagePolicy;
-use mqstore_engine::{RecordTest, ScanRow};
+use mqstore_base::topic_floors::FloorTable;
+use mqstore_engine::{
+    OlderBatch, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows, RecordTest, ScanRequest,
+    ScanRow,
+};
 use mqstore_format::properties::INNER_NUM;
 use mqstore_format::{CrcCheck, RecordView};
 
@@ -26,9 +32,9 @@ use crate::manifest::ArchivedFile;
 use crate::reader::ArchiveReader;
 use crate::records::{ArchiveRows, for_each_record};
 
-pub use lookups::{Lookup, LookupRequest, standing};
-pub use queue_reads::{QueueRange, QueueReads, TopicReads};
-pub use scans::{ArchiveRecords, ArchiveScan, LogRecord};
+pub use queue_reads::QueueRange;
+pub use scans::{ArchiveRecords, LogRecord};
+pub use source::{ArchiveSource, UnknownArchive};
 
 /// The records before the log of a store, or all records of an archive.
 #[derive(Clone, Debug)]
@@ -45,6 +51,73 @@ impl History {
     /// Returns the reader.
     pub fn reader(&self) -> &Arc<ArchiveReader> {
         &self.reader
+    }
+}
+
+impl OlderMessages for History {
+    fn first_offset(&self, floors: &FloorTable, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
+        self.first_from(floors, topic, queue_id, 0)
+    }
+
+    fn offset_for_time(
+        &self,
+        floors: &FloorTable,
+        topic: &str,
+        queue_id: i32,
+        time_ms: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        self.first_at_time(floors, topic, queue_id, time_ms)
+    }
+
+    fn last_offset(
+        &self,
+        floors: &FloorTable,
+        topic: &str,
+        queue_id: i32,
+        time_ms: i64,
+        end: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        self.last_before(floors, topic, queue_id, time_ms, end)
+    }
+
+    fn count(&self, floors: &FloorTable, topic: &str, queue_id: i32, end: i64) -> Result<u64, StoreError> {
+        self.records_before(floors, topic, queue_id, end)
+    }
+
+    fn read(&self, floors: &Arc<FloorTable>, wanted: &OlderRead<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+        Ok(Box::new(self.queue(floors, wanted)?))
+    }
+
+    fn lookup(&self, floors: &Arc<FloorTable>, wanted: &OlderLookup<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+        Ok(Box::new(self.look_up(floors, wanted)?))
+    }
+
+    fn by_id(&self, floors: &Arc<FloorTable>, id: &str, end: u64) -> Result<Option<StoredRecord>, StoreError> {
+        self.with_id(floors, id, end)
+    }
+
+    fn at(&self, floors: &Arc<FloorTable>, log_offset: u64) -> Result<Option<StoredRecord>, StoreError> {
+        self.record_at(floors, log_offset)
+    }
+
+    fn scan(
+        &self,
+        floors: &Arc<FloorTable>,
+        request: &ScanRequest,
+        log_range: Range<u64>,
+    ) -> Result<Box<dyn OlderRows>, StoreError> {
+        Ok(Box::new(self.rows(floors, request, log_range)?))
+    }
+
+    fn due_floor(
+        &self,
+        floors: &FloorTable,
+        topic: &str,
+        log_start: u64,
+        lows: &BTreeMap<i32, i64>,
+        limits: OlderLimits,
+    ) -> Result<Option<OlderFloor>, StoreError> {
+        self.floor_of_limits(floors, topic, log_start, lows, limits)
     }
 }
 
@@ -109,22 +182,22 @@ fn stored(row: &ScanRow<'_>) -> StoredRecord {
     StoredRecord::decoded(RecordBytes::Read(Arc::new(bytes), all), row.offset, row.queue_offset)
 }
 
-/// Returns the messages of rows that pass a test, and the queue offset after the last row.
+/// Returns the messages of rows that pass a test.
 fn messages(
     reader: &ArchiveReader,
     file: &ArchivedFile,
     batch: &RecordBatch,
     test: &RecordTest,
-) -> Result<(Vec<StoredRecord>, i64), StoreError> {
-    let (mut found, mut end) = (Vec::new(), 0);
+) -> Result<OlderBatch, StoreError> {
+    let mut found = OlderBatch::default();
     let decoded = for_each_record(batch, |rows, row, bytes| {
         checked_record(rows, row, bytes, |record, offset| {
-            test.visit(record, offset, |row| found.push(stored(row)));
-            end = end_of(record);
+            test.visit(record, offset, |row| found.records.push(stored(row)));
+            found.next = end_of(record);
         })
     });
     reader.decoded(file, decoded)?;
-    Ok((found, end))
+    Ok(found)
 }
 
 /// Returns the queue offset after a record; a batch of messages takes several.

@@ -1,16 +1,13 @@
-//! Reads of one queue, and of the queues of a topic merged by store time.
+//! Reads of one queue.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::topic_floors::FloorTable;
-use mqstore_engine::{RecordTest, ScanRequest};
+use mqstore_engine::{OlderBatch, OlderRead, OlderReads, RecordTest, ScanRequest};
 
 use super::{Damage, History, messages};
-use crate::manifest::ArchivedFile;
 use crate::reader::{ArchiveReader, QueuePart};
 
 /// The part of a queue that a read takes from an archive.
@@ -26,7 +23,7 @@ pub struct QueueRange {
 
 /// A read of one queue.
 #[derive(Debug)]
-pub struct QueueReads {
+pub(super) struct QueueReads {
     reader: Arc<ArchiveReader>,
     test: RecordTest,
     wanted: QueueRange,
@@ -36,12 +33,8 @@ pub struct QueueReads {
     damage: Damage,
 }
 
-impl QueueReads {
-    /// Returns the next messages that pass the filter, perhaps none, and the queue offset after them; `None` at the end.
-    ///
-    /// # Errors
-    /// The archive is damaged or does not answer. The next call tries again.
-    pub fn next_messages(&mut self) -> Result<Option<(Vec<StoredRecord>, i64)>, StoreError> {
+impl OlderReads for QueueReads {
+    fn next_messages(&mut self) -> Result<Option<OlderBatch>, StoreError> {
         while let Some(part) = self.parts.front() {
             let step = step(&self.reader, part, self.wanted, self.rows, &self.test);
             let step = self.damage.unless_damaged(step)?.flatten();
@@ -56,8 +49,7 @@ impl QueueReads {
         Ok(None)
     }
 
-    /// Returns the warnings about damage since the last call.
-    pub fn take_warnings(&mut self) -> Vec<String> {
+    fn take_warnings(&mut self) -> Vec<String> {
         self.damage.take_warnings()
     }
 }
@@ -67,7 +59,7 @@ type RowsLeft = (usize, usize, bool);
 
 /// Rows of a part that were read.
 struct Step {
-    found: (Vec<StoredRecord>, i64),
+    found: OlderBatch,
     /// The rows after them, if there are any.
     rows: Option<RowsLeft>,
 }
@@ -96,143 +88,28 @@ fn step(
     Ok(Some(Step { found, rows: (next < end_row).then_some((next, end_row, false)) }))
 }
 
-/// The parts of queues in a file, each with the wanted range of its queue.
-type PartsOfFile = (Arc<ArchivedFile>, Vec<(QueuePart, QueueRange)>);
-
-/// A read of several queues, merged by store time and log offset within each range of the log.
-#[derive(Debug)]
-pub struct TopicReads {
-    reader: Arc<ArchiveReader>,
-    topic: String,
-    filter: Option<MessageFilter>,
-    floors: Arc<FloorTable>,
-    files: VecDeque<PartsOfFile>,
-    damage: Damage,
-}
-
-impl TopicReads {
-    /// Returns the messages of the next file, perhaps none; `None` at the end.
-    ///
-    /// # Errors
-    /// The archive is damaged or does not answer. The next call tries again.
-    pub fn next_messages(&mut self) -> Result<Option<Vec<StoredRecord>>, StoreError> {
-        let Some((_, parts)) = self.files.front() else { return Ok(None) };
-        let mut queues = Vec::new();
-        for (part, wanted) in parts {
-            let mut reads = QueueReads {
-                reader: Arc::clone(&self.reader),
-                test: test_of(&self.topic, *wanted, self.filter.as_ref(), &self.floors),
-                wanted: *wanted,
-                parts: VecDeque::from([part.clone()]),
-                rows: None,
-                damage: self.damage.clone(),
-            };
-            let mut queue = VecDeque::new();
-            while let Some((found, _)) = reads.next_messages()? {
-                queue.extend(found);
-            }
-            self.damage = reads.damage;
-            queues.push(queue);
-        }
-        let merged = merged(queues);
-        self.files.pop_front();
-        Ok(Some(merged))
-    }
-
-    /// Returns the warnings about damage since the last call.
-    pub fn take_warnings(&mut self) -> Vec<String> {
-        self.damage.take_warnings()
-    }
-}
-
-/// Merges queues by the store time and the log offset of their next messages.
-fn merged(mut queues: Vec<VecDeque<StoredRecord>>) -> Vec<StoredRecord> {
-    let order = |record: &StoredRecord| {
-        let time_ms = record.view().map_or(0, |view| view.store_timestamp);
-        (time_ms, record.commit_log_offset)
-    };
-    let mut heads: BinaryHeap<_> = queues
-        .iter()
-        .enumerate()
-        .filter_map(|(number, queue)| Some(Reverse((order(queue.front()?), number))))
-        .collect();
-    let mut found = Vec::with_capacity(queues.iter().map(VecDeque::len).sum());
-    while let Some(Reverse((_, number))) = heads.pop() {
-        let Some(queue) = queues.get_mut(number) else { continue };
-        found.extend(queue.pop_front());
-        if let Some(next) = queue.front() {
-            heads.push(Reverse((order(next), number)));
-        }
-    }
-    found
-}
-
-fn test_of(
-    topic: &str,
-    wanted: QueueRange,
-    filter: Option<&MessageFilter>,
-    floors: &Arc<FloorTable>,
-) -> RecordTest {
+fn test_of(wanted: &OlderRead<'_>, floors: &Arc<FloorTable>) -> RecordTest {
     let request = ScanRequest {
-        topics: Some(vec![topic.to_owned()]),
+        topics: Some(vec![wanted.topic.to_owned()]),
         queue_id: Some(wanted.queue_id),
-        start_offset: Some(wanted.start),
-        end_offset: Some(wanted.end),
-        filter: filter.cloned(),
+        start_offset: Some(wanted.range.0),
+        end_offset: Some(wanted.range.1),
+        filter: wanted.filter.cloned(),
         ..ScanRequest::default()
     };
     RecordTest::new(&request, Arc::clone(floors))
 }
 
 impl History {
-    /// Starts to read a part of a queue that ends where the log begins, at log offset `log_start`.
+    /// Starts to read a part of a queue that ends where the log begins.
     ///
     /// # Errors
     /// Those of [`Self::parts_of`].
-    pub fn queue(
-        &self,
-        floors: &Arc<FloorTable>,
-        topic: &str,
-        wanted: QueueRange,
-        log_start: u64,
-        filter: Option<&MessageFilter>,
-        mut damage: Damage,
-    ) -> Result<QueueReads, StoreError> {
-        let parts = self.parts_of(floors, topic, wanted, log_start, &mut damage)?.into();
-        let (reader, test) = (Arc::clone(&self.reader), test_of(topic, wanted, filter, floors));
-        Ok(QueueReads { reader, test, wanted, parts, rows: None, damage })
-    }
-
-    /// Starts to read parts of several queues.
-    ///
-    /// # Errors
-    /// Those of [`Self::parts_of`].
-    pub fn topic(
-        &self,
-        floors: &Arc<FloorTable>,
-        topic: &str,
-        wanted: &[QueueRange],
-        log_start: u64,
-        filter: Option<&MessageFilter>,
-        mut damage: Damage,
-    ) -> Result<TopicReads, StoreError> {
-        let mut files: Vec<PartsOfFile> = Vec::new();
-        for one in wanted {
-            for part in self.parts_of(floors, topic, *one, log_start, &mut damage)? {
-                match files.iter_mut().find(|(file, _)| file.path == part.file.path) {
-                    Some((_, parts)) => parts.push((part, *one)),
-                    None => files.push((Arc::clone(&part.file), vec![(part, *one)])),
-                }
-            }
-        }
-        files.sort_by_key(|(file, _)| file.start);
-        Ok(TopicReads {
-            reader: Arc::clone(&self.reader),
-            topic: topic.to_owned(),
-            filter: filter.cloned(),
-            floors: Arc::clone(floors),
-            files: files.into(),
-            damage,
-        })
+    pub(super) fn queue(&self, floors: &Arc<FloorTable>, wanted: &OlderRead<'_>) -> Result<QueueReads, StoreError> {
+        let mut damage = Damage::new(wanted.on_damage);
+        let range = QueueRange { queue_id: wanted.queue_id, start: wanted.range.0, end: wanted.range.1 };
+        let parts = self.parts_of(floors, wanted.topic, range, wanted.log_start, &mut damage)?.into();
+        let (reader, test) = (Arc::clone(&self.reader), test_of(wanted, floors));
+        Ok(QueueReads { reader, test, wanted: range, parts, rows: None, damage })
     }
 }

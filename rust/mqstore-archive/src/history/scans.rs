@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::FloorTable;
-use mqstore_engine::{RecordTest, ScanRequest, ScanSink};
+use mqstore_engine::{OlderRows, RecordTest, ScanRequest, ScanRow};
 use mqstore_format::RecordView;
 use mqstore_format::topic::LIGHT_QUEUE_PREFIX;
 use mqstore_io::pool::Pool;
@@ -128,7 +128,7 @@ impl RangeRecords {
 
 /// A scan of the records of a range of the log.
 #[derive(Debug)]
-pub struct ArchiveScan {
+pub(super) struct ArchiveScan {
     reader: Arc<ArchiveReader>,
     request: ScanRequest,
     test: RecordTest,
@@ -137,13 +137,10 @@ pub struct ArchiveScan {
     damage: Damage,
 }
 
-impl ArchiveScan {
-    /// Adds the rows of the next files to `sink`, and returns its batches; `None` at the end.
-    ///
-    /// # Errors
-    /// The archive is damaged or does not answer. The next call tries again.
-    pub fn next_batches<S: ScanSink>(&mut self, sink: &mut S) -> Result<Option<Vec<S::Batch>>, StoreError> {
-        let Some(files) = self.ranges.front().cloned() else { return Ok(None) };
+impl OlderRows for ArchiveScan {
+    /// Visits the rows of the files of one range of the log.
+    fn next_rows(&mut self, visit: &mut dyn FnMut(&ScanRow<'_>)) -> Result<bool, StoreError> {
+        let Some(files) = self.ranges.front().cloned() else { return Ok(false) };
         let mut groups = Vec::new();
         for file in &files {
             let wanted = self.damage.unless_damaged(self.groups_of(file))?.unwrap_or_default();
@@ -152,27 +149,22 @@ impl ArchiveScan {
         let helpers = self.request.threads.saturating_sub(1);
         let records = RangeRecords::read(&self.reader, groups, &self.log_range, helpers, &mut self.damage)?;
         self.ranges.pop_front();
-        let mut batches = Vec::new();
         let mut number = 0;
         while let Some((offset, bytes)) = records.get(number) {
             let view = RecordView::decode(bytes).map_err(|error| self.reader.wrong_record(offset, &error))?;
-            self.test.visit(&view, offset, |row| {
-                if !sink.has_room(row) {
-                    batches.extend(sink.take().map(|(batch, _)| batch));
-                }
-                sink.add(row);
-            });
+            self.test.visit(&view, offset, &mut *visit);
             number += 1;
         }
-        batches.extend(sink.take().map(|(batch, _)| batch));
-        Ok(Some(batches))
+        Ok(true)
     }
 
-    /// Returns the warnings about damage since the last call.
-    pub fn take_warnings(&mut self) -> Vec<String> {
+    fn take_warnings(&mut self) -> Vec<String> {
         self.damage.take_warnings()
     }
 
+}
+
+impl ArchiveScan {
     /// Returns the row groups of a file that can have wanted rows.
     fn groups_of(&self, file: &Arc<ArchivedFile>) -> Result<Vec<usize>, StoreError> {
         let footer = self.reader.footer(file)?;
@@ -241,7 +233,7 @@ impl History {
     ///
     /// # Errors
     /// The manifest cannot be read; segments are missing, unless damage is skipped.
-    pub fn scan(
+    pub(super) fn rows(
         &self,
         floors: &Arc<FloorTable>,
         request: &ScanRequest,

@@ -17,6 +17,9 @@ use mqstore_base::wake_signal::Signal;
 /// checking the time.
 const FILTERED_AT_ONCE: i64 = 1 << 16;
 
+/// Maximum messages that one read of a queue compares with the filter.
+const LOOKS: usize = 1 << 16;
+
 /// A queue that is assigned to a consumer; see the module's text.
 pub(super) struct AssignedQueue {
     pub(super) queue: Queue,
@@ -119,17 +122,20 @@ impl AssignedQueue {
             let fresh = self.cursor.is_none();
             let start = (self.scanned, self.on_damage);
             let cursor = cursor(&mut self.cursor, store, &self.queue, start, filter)?;
-            match cursor.next_batch(wanted - into.len()) {
-                Ok(batch) => into.extend(batch),
+            let ended = match cursor.next_of(wanted - into.len(), LOOKS) {
+                Ok(batch) => {
+                    into.extend(batch.records);
+                    batch.ended
+                }
                 Err(error) => {
                     self.cursor = None;
                     return Err(error);
                 }
-            }
+            };
             let reached = cursor.position();
             let moved = reached > self.scanned;
             self.scanned = reached.max(self.scanned);
-            if into.len() >= wanted {
+            if into.len() >= wanted || !ended {
                 // It is unknown when the next poll comes.
                 cursor.rest();
                 return Ok(ReadEnd::GoesOn);
@@ -156,6 +162,10 @@ impl AssignedQueue {
             return Ok(false);
         }
         let start = (self.scanned, self.on_damage);
+        if self.cursor.is_none() && self.scanned < store.bounds(&self.queue.topic, self.queue.queue_id)?.0 {
+            // An archive can have them.
+            return Ok(false);
+        }
         let cursor = cursor(&mut self.cursor, store, &self.queue, start, filter);
         match cursor.and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
             // A thread must handle this.

@@ -403,7 +403,7 @@ impl Consumer {
         found: &mut Vec<StoredRecord>,
     ) -> Result<ReadEnd, BrokerError> {
         let Some(slot) = state.slots.get_mut(at) else { return Ok(ReadEnd::AtEnd) };
-        let error = match slot.read(self.store(), self.options.filter.as_ref(), max, found) {
+        let error = match slot.read(&self.store().continued(), self.options.filter.as_ref(), max, found) {
             Err(error) => error,
             read => return Ok(read?),
         };
@@ -422,17 +422,6 @@ impl Consumer {
             slot.move_to(max_offset);
             return Ok(ReadEnd::AtEnd);
         }
-        if let Some(older) = &self.options.older {
-            let (records, next) = older.read(topic, *queue_id, (offset, min_offset), max)?;
-            if next > offset {
-                slot.scanned = next;
-                found.extend(records);
-                return Ok(ReadEnd::GoesOn);
-            }
-        }
-        // The first message that exists, in the log or before it.
-        let earliest = self.earliest(&slot.queue, min_offset)?;
-        let min_offset = if earliest > offset { earliest } else { min_offset };
         if self.options.on_lost == LostMessagePolicy::Fail {
             return Err(out_of_range(&slot.queue, offset, (min_offset, max_offset)).into());
         }
@@ -542,7 +531,7 @@ impl Consumer {
         let position = match start {
             StartOffset::Earliest => self.earliest(&queue, min)?,
             StartOffset::Latest => max,
-            StartOffset::Time(ms) => self.offset_for_time(&queue, ms, (min, max))?,
+            StartOffset::Time(ms) => self.offset_for_time(&queue, ms, max)?,
         };
         Ok(AssignedQueue::new(queue, key, generation, position))
     }

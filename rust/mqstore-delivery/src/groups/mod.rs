@@ -7,7 +7,6 @@ mod consumer;
 mod coordinator;
 mod nonblocking;
 mod offset_history;
-mod older;
 mod options;
 mod seek;
 
@@ -15,7 +14,6 @@ pub use assignment::Queue;
 pub use consumer::Consumer;
 pub(crate) use coordinator::Coordinator;
 pub use offset_history::{OffsetCommit, OffsetHistory};
-pub use older::OlderMessages;
 pub use options::{ConsumerOptions, LostMessagePolicy, StartOffset};
 
 #[cfg(test)]

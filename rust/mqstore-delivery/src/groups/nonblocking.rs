@@ -116,7 +116,7 @@ impl Consumer {
         scope: ReadScope,
     ) -> Result<bool, BrokerError> {
         let Some(slot) = state.slots.get_mut(at) else { return Ok(true) };
-        Ok(slot.is_at_hand(self.store(), self.options.filter.as_ref(), scope)?)
+        Ok(slot.is_at_hand(&self.store().continued(), self.options.filter.as_ref(), scope)?)
     }
 
     /// Whether its queues are up to date: none was added, and none moved to another consumer.

@@ -1,12 +1,10 @@
 //! Options of a consumer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::message::MessageFilter;
 use mqstore_base::options::DamagePolicy;
 
-use super::older::OlderMessages;
 
 /// The start of a group in a topic in which it has no offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +50,4 @@ pub struct ConsumerOptions {
     pub on_damage: DamagePolicy,
     /// Whether each commit is also stored as a message: see [`super::OffsetHistory`].
     pub history: bool,
-    /// The messages from before the log. Only what is in neither of them is lost.
-    pub older: Option<Arc<dyn OlderMessages>>,
 }

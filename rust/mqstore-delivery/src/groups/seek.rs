@@ -59,7 +59,7 @@ impl Consumer {
             places.push(match to {
                 StartOffset::Earliest => self.earliest(&slot.queue, min)?,
                 StartOffset::Latest => max,
-                StartOffset::Time(ms) => self.offset_for_time(&slot.queue, ms, (min, max))?,
+                StartOffset::Time(ms) => self.offset_for_time(&slot.queue, ms, max)?,
             });
         }
         for (slot, place) in state.slots.iter_mut().zip(places) {
@@ -70,8 +70,7 @@ impl Consumer {
 
     /// Returns the smallest offset of a queue whose log begins at `min`, also of messages from before the log.
     pub(super) fn earliest(&self, queue: &Queue, min: i64) -> Result<i64, BrokerError> {
-        let Some(older) = &self.options.older else { return Ok(min) };
-        Ok(older.first_offset(&queue.topic, queue.queue_id)?.map_or(min, |first| first.min(min)))
+        Ok(self.store().continued().oldest_offset(&queue.topic, queue.queue_id, min)?)
     }
 
     /// Returns the offset of the first message of a queue stored at or after a time, also from before the log.
@@ -79,12 +78,11 @@ impl Consumer {
         &self,
         queue: &Queue,
         time_ms: i64,
-        (min, max): (i64, i64),
+        max: i64,
     ) -> Result<i64, BrokerError> {
-        let found = self.store().offset_for_time(&queue.topic, queue.queue_id, time_ms, Boundary::Lower)?;
-        let found = found.clamp(min, max);
-        let Some(older) = self.options.older.as_ref().filter(|_| found == min) else { return Ok(found) };
-        Ok(older.offset_for_time(&queue.topic, queue.queue_id, time_ms)?.map_or(min, |first| first.min(min)))
+        let store = self.store().continued();
+        let found = store.offset_for_time(&queue.topic, queue.queue_id, time_ms, Boundary::Lower)?;
+        Ok(found.min(max))
     }
 
     fn start_seek(&self) -> Result<mqstore_io::sync::MutexGuard<'_, ConsumerState>, BrokerError> {

@@ -5,7 +5,6 @@
 //! program that writes: RocketMQ writes the store time of a record there some seconds after the record is synced.
 
 use std::io::ErrorKind;
-use std::sync::Arc;
 
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
@@ -15,7 +14,7 @@ use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem};
 
 use crate::engine::Engine;
 use crate::read::segment_times::times_of;
-use crate::read::view::View;
+use crate::read::view::StoreView;
 
 /// Maximum bytes of one call of [`SealedLog::bytes`].
 const MOST_BYTES: u64 = 256 << 20;
@@ -37,13 +36,13 @@ pub struct SealedSegment {
 
 /// The segments of a store, for a program that copies them.
 pub struct SealedLog<'a> {
-    view: Arc<dyn View>,
+    view: StoreView,
     engine: Option<&'a Engine>,
 }
 
 impl<'a> SealedLog<'a> {
     /// Returns the segments of the store that `view` reads; `engine` is the same store if it is open for writing.
-    pub(crate) fn new(view: Arc<dyn View>, engine: Option<&'a Engine>) -> Self {
+    pub(crate) fn new(view: StoreView, engine: Option<&'a Engine>) -> Self {
         Self { view, engine }
     }
 

@@ -10,7 +10,7 @@ use mqstore_format::RecordView;
 
 use super::compaction_state::Compactions;
 use crate::read::query::read;
-use crate::read::view::View;
+use crate::read::view::StoreView;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_compaction::{
@@ -25,7 +25,7 @@ impl Compactions {
     /// See [`crate::Store::restore_compaction`].
     pub(crate) fn restore(
         &self,
-        source: &Arc<dyn View>,
+        source: &StoreView,
         topics: Option<&[String]>,
         options: &CompactionOptions,
         threads: usize,
@@ -41,7 +41,7 @@ impl Compactions {
 
 /// The store from which messages are copied.
 pub(crate) struct SourceStore<'a> {
-    pub(crate) view: &'a Arc<dyn View>,
+    pub(crate) view: &'a StoreView,
 }
 
 impl RestoreSource for SourceStore<'_> {

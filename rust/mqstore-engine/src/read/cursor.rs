@@ -9,13 +9,13 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mqstore_format::properties::{KEYS, UNIQ_KEY};
 use mqstore_format::topic::LIGHT_QUEUE_PREFIX;
 use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::MappedFileGuard;
 
 use super::floor_watch::{FloorChange, FloorWatch};
-use super::view::View;
+use super::older::{OlderRead, OlderReads};
+use super::view::{StoreView, View};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, RecordBytes, StoredRecord};
 use mqstore_base::options::DamagePolicy;
@@ -25,7 +25,10 @@ use mqstore_log::commit_log::{Damage, LogScanner, RecordReader, ScanChecks, Scan
 
 /// Number of units that one step reads, at first and at most: a read of one message does not pay for hundreds.
 const FIRST_UNITS: usize = 32;
-const MOST_UNITS: usize = 512;
+pub(super) const MOST_UNITS: usize = 512;
+
+/// Reads of older messages that do not match in one step of a cursor, if its caller has other work.
+const OLDER_READS: usize = 4;
 
 /// Some of the records that a cursor found.
 pub struct RecordBatch {
@@ -37,7 +40,7 @@ pub struct RecordBatch {
 
 /// The records of one queue in ascending order of their offsets.
 pub struct QueueCursor {
-    view: Arc<dyn View>,
+    view: StoreView,
     topic: String,
     queue_id: i32,
     next: i64,
@@ -64,11 +67,31 @@ pub struct QueueCursor {
     sparse: bool,
     /// The floors that the units respect.
     floors: FloorWatch,
+    older: OlderPart,
+}
+
+/// The part of a queue that a cursor reads from before the log.
+enum OlderPart {
+    /// No message before the log is wanted, as far as is known.
+    None,
+    /// The next messages are before the log, which has the queue from this offset on.
+    Due(i64),
+    Begun(OlderCursor),
+}
+
+struct OlderCursor {
+    reads: Box<dyn OlderReads>,
+    /// Messages that were read and not returned.
+    ready: VecDeque<StoredRecord>,
+    /// The queue offset after the messages that were read.
+    after: i64,
+    /// The offset at which the part ends.
+    end: i64,
 }
 
 impl QueueCursor {
     pub(crate) fn new(
-        view: Arc<dyn View>,
+        view: StoreView,
         topic: &str,
         queue_id: i32,
         range: (i64, i64),
@@ -99,7 +122,18 @@ impl QueueCursor {
             report: None,
             sparse: false,
             floors,
+            older: OlderPart::None,
         }
+    }
+
+    /// Begins before the log, which has the queue from offset `min` on.
+    pub(super) fn before_log(self, min: i64) -> Self {
+        Self { older: OlderPart::Due(min), ..self }
+    }
+
+    /// Whether the next messages are from before the log. After an error, the next call tries again.
+    pub fn is_before_log(&self) -> bool {
+        !matches!(self.older, OlderPart::None)
     }
 
     /// Returns the cursor with the behaviour at damaged records that its user chose.
@@ -161,11 +195,14 @@ impl QueueCursor {
 
     /// Whether all remaining records are in the last `bytes` of the log. They are new then, and quick to read.
     pub fn is_near_end(&mut self, bytes: u64) -> Result<bool, StoreError> {
-        if self.compacted.is_some() || self.view.log().is_none() {
+        if self.compacted.is_some() || self.is_before_log() || self.view.log().is_none() {
             return Ok(false);
         }
         let end = self.view.list().end_offset().min(self.reader.limit());
         let first = self.next_unit()?.and_then(|(_, unit)| place(&unit));
+        if self.is_before_log() {
+            return Ok(false);
+        }
         Ok(first.is_none_or(|(offset, _)| end.saturating_sub(offset) <= bytes))
     }
 
@@ -263,9 +300,25 @@ impl QueueCursor {
                 records.push(record);
             }
         }
+        let reads = if looks == usize::MAX { usize::MAX } else { OLDER_READS };
         while records.len() < max && looks > 0 {
+            if self.is_before_log() {
+                match self.read_older(max - records.len(), reads) {
+                    // No message matched so far.
+                    Ok(found) if found.is_empty() && self.is_before_log() => break,
+                    Ok(found) => {
+                        looks = looks.saturating_sub(found.len());
+                        records.extend(found);
+                    }
+                    Err(error) if records.is_empty() => return Err(error),
+                    // The next call meets the error again.
+                    Err(_) => break,
+                }
+                continue;
+            }
             let (queue_offset, unit) = match self.next_unit() {
                 Ok(Some(unit)) => unit,
+                Ok(None) if self.is_before_log() => continue,
                 Ok(None) => {
                     ended = true;
                     break;
@@ -289,6 +342,9 @@ impl QueueCursor {
                 Err(error) => {
                     self.check_not_expired()?;
                     self.check_not_deleted()?;
+                    if self.is_before_log() {
+                        continue;
+                    }
                     if let Err(error) = self.distrust(error) {
                         self.skip_damaged(queue_offset, error)?;
                     }
@@ -302,10 +358,85 @@ impl QueueCursor {
         Ok(RecordBatch { records, ended })
     }
 
-    /// Forgets the units that were read ahead, and returns an error if the position of this cursor is hidden now.
+    /// Returns up to `max` messages from before the log, after at most `most_reads` reads without one.
+    fn read_older(&mut self, max: usize, most_reads: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        if let OlderPart::Due(min) = self.older {
+            self.begin_older(min)?;
+        }
+        let mut left = most_reads;
+        while let OlderPart::Begun(part) = &mut self.older {
+            if !part.ready.is_empty() || left == 0 {
+                let found: Vec<StoredRecord> = part.ready.drain(..max.min(part.ready.len())).collect();
+                self.next = part.ready.front().map_or(part.after.min(part.end), |next| next.queue_offset);
+                if part.ready.is_empty() && part.after >= part.end {
+                    self.older = OlderPart::None;
+                }
+                return Ok(found);
+            }
+            left -= 1;
+            let read = part.reads.next_messages();
+            let warnings = part.reads.take_warnings();
+            match read? {
+                Some(batch) => {
+                    part.after = part.after.max(batch.next);
+                    part.ready = batch.records.into();
+                }
+                // The rest of the part has no messages.
+                None => part.after = part.end,
+            }
+            if part.ready.is_empty() && part.after >= part.end {
+                self.next = self.next.max(part.end);
+                self.older = OlderPart::None;
+            }
+            for text in warnings {
+                self.view.note(text);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Begins to read what is before the log, which has the queue from offset `min` on.
+    fn begin_older(&mut self, min: i64) -> Result<(), StoreError> {
+        let Some(older) = self.view.older_of(&self.topic)? else { return Err(self.out_of_range(min)) };
+        let oldest = older.first_offset(&self.topic, self.queue_id, min)?;
+        if self.next < oldest {
+            return Err(self.out_of_range(oldest));
+        }
+        let end = min.min(self.end);
+        if self.next >= end {
+            self.older = OlderPart::None;
+            return Ok(());
+        }
+        let wanted = OlderRead {
+            topic: &self.topic,
+            queue_id: self.queue_id,
+            range: (self.next, end),
+            log_start: older.log_start,
+            filter: self.filter.as_ref(),
+            on_damage: self.on_damage,
+        };
+        let reads = older.messages.read(&older.floors, &wanted)?;
+        self.older = OlderPart::Begun(OlderCursor { reads, ready: VecDeque::new(), after: self.next, end });
+        Ok(())
+    }
+
+    /// Returns the error for the position of this cursor, if the queue begins at offset `min_offset`.
+    fn out_of_range(&self, min_offset: i64) -> StoreError {
+        let bounds = self.view.bounds(&self.topic, self.queue_id);
+        StoreError::OffsetOutOfRange {
+            topic: self.topic.clone(),
+            queue_id: self.queue_id,
+            offset: self.next,
+            min_offset,
+            max_offset: bounds.ok().flatten().map_or(self.end, |(_, max)| max),
+        }
+    }
+
+    /// Forgets what was read ahead, and returns an error if the position of this cursor is hidden now.
     fn follow_floors(&mut self, change: &FloorChange) -> Result<(), StoreError> {
         self.units.clear();
         self.used = 0;
+        self.older = OlderPart::None;
         if self.next >= self.end {
             return Ok(());
         }
@@ -341,22 +472,23 @@ impl QueueCursor {
         self.view.count_skipped(text);
     }
 
-    /// Returns an error if the log no longer has the position of this cursor.
-    fn check_not_expired(&self) -> Result<(), StoreError> {
+    /// If the log no longer has the position of this cursor, lets the next read continue before the log, or returns an
+    /// error.
+    fn check_not_expired(&mut self) -> Result<(), StoreError> {
         self.view.catch_up()?;
-        let Some((min_offset, max_offset)) = self.view.bounds(&self.topic, self.queue_id)? else {
+        let Some((min_offset, _)) = self.view.bounds(&self.topic, self.queue_id)? else {
             return Ok(());
         };
         if self.sparse || self.next >= min_offset {
             return Ok(());
         }
-        Err(StoreError::OffsetOutOfRange {
-            topic: self.topic.clone(),
-            queue_id: self.queue_id,
-            offset: self.next,
-            min_offset,
-            max_offset,
-        })
+        if !self.view.continues() {
+            return Err(self.out_of_range(min_offset));
+        }
+        self.units.clear();
+        self.used = 0;
+        self.older = OlderPart::Due(min_offset);
+        Ok(())
     }
 
     /// Returns an error if the topic was deleted. A reclaim may have removed its records since.
@@ -380,17 +512,20 @@ impl QueueCursor {
             match self.view.units(&self.topic, self.queue_id, self.next, wanted, &mut self.units) {
                 Err(error) if error.is_gone() => {
                     self.check_not_expired()?;
-                    return Err(error);
+                    return if self.is_before_log() { Ok(None) } else { Err(error) };
                 }
                 fetched => fetched?,
             }
             self.prefetch_records();
-            if self.units.first().is_none_or(|(offset, _)| *offset > self.next)
-                && let Err(error) = self.check_not_expired()
-            {
-                // The next call meets the error again.
-                self.units.clear();
-                return Err(error);
+            if self.units.first().is_none_or(|(offset, _)| *offset > self.next) {
+                if let Err(error) = self.check_not_expired() {
+                    // The next call meets the error again.
+                    self.units.clear();
+                    return Err(error);
+                }
+                if self.is_before_log() {
+                    return Ok(None);
+                }
             }
         }
         Ok(self.units.get(self.used).copied().filter(|(offset, _)| *offset < self.end))
@@ -492,7 +627,7 @@ pub(crate) type DamageReport = Arc<dyn Fn(String) + Send + Sync>;
 /// Every record of the log in log order, whatever the state of queues and index.
 pub struct LogCursor {
     scanner: LogScanner,
-    view: Arc<dyn View>,
+    view: StoreView,
     on_damage: DamagePolicy,
     /// Delays the deletion of the segment at the cursor's position.
     held: Option<MappedFileGuard>,
@@ -503,7 +638,7 @@ pub struct LogCursor {
 }
 
 impl LogCursor {
-    pub(crate) fn new(view: Arc<dyn View>, start: u64, limit: u64) -> Self {
+    pub(crate) fn new(view: StoreView, start: u64, limit: u64) -> Self {
         let scanner = LogScanner::new(view.list(), start, limit, ScanChecks { crc: true });
         let floors = Some(view.floors());
         Self { scanner, view, on_damage: DamagePolicy::Skip, held: None, limit, filter: None, floors }
@@ -665,129 +800,4 @@ pub(crate) fn skip_damage(scanner: &mut LogScanner, damage: &Damage) -> Result<S
 pub(crate) fn damage_error(damage: &Damage) -> StoreError {
     let error = StoreError::corrupt(&damage.path, damage.file_offset, damage.reason.clone());
     error.with_skip_advice(&format!("the log at offset {}", damage.offset))
-}
-
-/// The records that have a key, oldest first by default.
-pub struct LookupCursor {
-    pub(crate) view: Arc<dyn View>,
-    pub(crate) wanted: KeyQuery,
-    pub(crate) remaining: usize,
-    pub(crate) reader: RecordReader,
-    pub(crate) offsets: VecDeque<u64>,
-    /// Number of `offsets` that the system was already asked to fetch.
-    pub(crate) expected: usize,
-    pub(crate) scanner: Option<LogScanner>,
-    /// The end of the scan.
-    pub(crate) limit: u64,
-    /// Whether the newest record must come first and `offsets` is still in ascending order.
-    pub(crate) to_turn: bool,
-}
-
-impl LookupCursor {
-    /// Returns the newest record first; call this before the first batch. The part of the log that the index does not
-    /// cover is then searched first, with 8 bytes of memory for each hit.
-    #[must_use]
-    pub fn newest_first(self) -> Self {
-        Self { to_turn: true, ..self }
-    }
-
-    /// Returns up to `max` records; an empty result is the end.
-    pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
-        self.view.check()?;
-        self.wanted.floor = self.view.floors().log_offset(&self.wanted.topic);
-        let mut records = Vec::new();
-        while records.len() < max && self.remaining > 0 {
-            let Some((offset, bytes)) = self.next_candidate()? else { break };
-            let view = RecordView::decode(bytes.as_slice())
-                .map_err(|error| StoreError::format(&self.view.files().commit_log(), offset, &error))?;
-            if self.wanted.matches(&view, offset) {
-                self.remaining -= 1;
-                let queue_offset = view.queue_offset;
-                records.push(StoredRecord::decoded(bytes, offset, queue_offset));
-            }
-        }
-        if records.is_empty() {
-            self.reader.release();
-        }
-        Ok(records)
-    }
-
-    fn next_candidate(&mut self) -> Result<Option<(u64, RecordBytes)>, StoreError> {
-        if self.to_turn {
-            self.search_ahead()?;
-            self.offsets.make_contiguous().reverse();
-            self.to_turn = false;
-        }
-        while let Some(offset) = self.offsets.front().copied() {
-            if self.expected == 0 {
-                self.expected = self.offsets.len().min(MOST_UNITS);
-                self.reader.prefetch(self.offsets.iter().take(self.expected).map(|offset| (*offset, 0)));
-            }
-            self.expected -= 1;
-            self.offsets.pop_front();
-            match self.reader.record_at(self.view.files(), offset) {
-                Ok(bytes) => return Ok(Some((offset, bytes))),
-                // The entry can be stale or damaged: the record may be truncated or expired.
-                Err(StoreError::Corrupt { .. }) => {}
-                Err(error) if error.is_gone() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let Some(scanner) = &mut self.scanner else { return Ok(None) };
-        loop {
-            match next_record(&*self.view, scanner, self.limit, |record, at| self.wanted.matches(record, at))?
-            {
-                NextRecord::Record(offset, bytes) => return Ok(Some((offset, bytes))),
-                NextRecord::Deleted(_) => {}
-                NextRecord::Damaged(damage) => drop(skip_damage(scanner, &damage)?),
-                NextRecord::End => return Ok(None),
-            }
-        }
-    }
-
-    /// Finds the records that the index does not cover.
-    fn search_ahead(&mut self) -> Result<(), StoreError> {
-        let Some(mut scanner) = self.scanner.take() else { return Ok(()) };
-        loop {
-            let wanted = |record: &RecordView<'_>, at: u64| self.wanted.matches(record, at);
-            match next_record(&*self.view, &mut scanner, self.limit, wanted) {
-                Ok(NextRecord::Record(offset, _)) => self.offsets.push_back(offset),
-                Ok(NextRecord::Deleted(_)) => {}
-                Ok(NextRecord::Damaged(damage)) => drop(skip_damage(&mut scanner, &damage)?),
-                Ok(NextRecord::End) => return Ok(()),
-                Err(error) => {
-                    // No record was returned yet; the next call continues.
-                    self.scanner = Some(scanner);
-                    return Err(error);
-                }
-            }
-        }
-    }
-}
-
-/// The conditions of a look-up on a record.
-#[derive(Clone, Debug)]
-pub(crate) struct KeyQuery {
-    pub(crate) topic: String,
-    pub(crate) key: String,
-    /// Log offset before which the records of the topic were deleted.
-    pub(crate) floor: u64,
-    pub(crate) start_ms: i64,
-    pub(crate) end_ms: i64,
-}
-
-impl KeyQuery {
-    fn matches(&self, record: &RecordView<'_>, offset: u64) -> bool {
-        record.topic == self.topic
-            && offset >= self.floor
-            && record.indexed()
-            && has_key(record, &self.key)
-            && (self.start_ms..=self.end_ms).contains(&record.store_timestamp)
-    }
-}
-
-/// Whether a record has `key` among its keys or as its unique key.
-pub(crate) fn has_key(record: &RecordView<'_>, key: &str) -> bool {
-    let [own, keys] = record.properties.get_many([UNIQ_KEY, KEYS]);
-    own == Some(key) || keys.is_some_and(|keys| keys.split(' ').any(|own| own == key))
 }

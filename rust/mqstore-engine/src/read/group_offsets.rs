@@ -3,12 +3,11 @@
 //! A writer has them in memory. A reader reads them from the metadata log, or from the JSON files of a broker.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use mqstore_format::json::{ConsumerOffsets, QueueOffsets};
 use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 
-use super::view::View;
+use super::view::{StoreView, View};
 use crate::engine::Engine;
 use crate::engine::damage_notes::LMQ_OFFSET_FILE;
 use crate::engine::topics::load_listed;
@@ -60,13 +59,13 @@ pub struct WorkCounts {
 /// The consumer groups of an open store. In the writing process its answers are current; in a reader they are those that
 /// the current or the last writer wrote to the disk.
 pub struct GroupTable<'a> {
-    view: Arc<dyn View>,
+    view: StoreView,
     engine: Option<&'a Engine>,
 }
 
 impl<'a> GroupTable<'a> {
     /// Returns the groups of the store that `view` reads; `engine` is the same store if it is open for writing.
-    pub(crate) fn new(view: Arc<dyn View>, engine: Option<&'a Engine>) -> Self {
+    pub(crate) fn new(view: StoreView, engine: Option<&'a Engine>) -> Self {
         Self { view, engine }
     }
 

@@ -1,10 +1,9 @@
 //! Reads for messages that wait: their records by log offset, and the due times of messages with a delay level.
 
-use std::sync::Arc;
 
 use mqstore_format::{CqUnit, DelayLevels, RecordView, SCHEDULE_TOPIC};
 
-use super::view::View;
+use super::view::StoreView;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::RecordReader;
@@ -15,7 +14,7 @@ use mqstore_log::commit_log::RecordReader;
 /// # Errors
 /// Errors of reading the log. Damage of single records is no error.
 pub(crate) fn records_at(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     places: &[(u64, u32)],
 ) -> Result<Vec<Option<StoredRecord>>, StoreError> {
     let limit = view.catch_up()?;
@@ -46,7 +45,7 @@ pub(crate) fn records_at(
 
 /// Returns the start of the last segment whose first message was stored before `time_ms`; if there is none, the
 /// start of the log.
-pub(crate) fn log_offset_before(view: &Arc<dyn View>, time_ms: i64) -> Result<u64, StoreError> {
+pub(crate) fn log_offset_before(view: &StoreView, time_ms: i64) -> Result<u64, StoreError> {
     let limit = view.catch_up()?;
     let list = view.list();
     let mut reader = RecordReader::new(view.log(), view.list(), limit);
@@ -61,11 +60,11 @@ pub(crate) fn log_offset_before(view: &Arc<dyn View>, time_ms: i64) -> Result<u6
 /// The due times of messages with a delay level. They come from the units of the queues in which the messages wait, and
 /// from the tables of delay levels.
 pub struct LevelTimes {
-    view: Arc<dyn View>,
+    view: StoreView,
 }
 
 impl LevelTimes {
-    pub(crate) fn new(view: Arc<dyn View>) -> Self {
+    pub(crate) fn new(view: StoreView) -> Self {
         Self { view }
     }
 

@@ -7,12 +7,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 use super::cursor::{QueueCursor, RecordBatch};
 use super::floor_watch::FloorWatch;
 use super::query::{Boundary, no_queue, queue_cursor, time_offset};
-use super::view::View;
+use super::view::StoreView;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::options::DamagePolicy;
@@ -68,7 +67,7 @@ pub struct TopicRead<'a> {
 
 /// The messages of several queues, each queue in ascending order of its offsets; see the header of this module.
 pub struct MergedCursor {
-    view: Arc<dyn View>,
+    view: StoreView,
     order: MergeOrder,
     queues: Vec<QueueHead>,
     /// The place of the next record of each queue in the order, the first one first.
@@ -94,7 +93,7 @@ struct QueueHead {
 impl MergedCursor {
     /// Merges `cursors`; with `limit`, only up to that log offset. `view` has caught up to log offset `end` or later.
     pub(crate) fn new(
-        (view, end): (Arc<dyn View>, u64),
+        (view, end): (StoreView, u64),
         order: MergeOrder,
         cursors: Vec<QueueCursor>,
         limit: Option<u64>,
@@ -112,6 +111,11 @@ impl MergedCursor {
     /// Returns the topic that it reads; `None` if it has no queues.
     pub fn topic(&self) -> Option<&str> {
         self.queues.first().map(|queue| queue.cursor.topic())
+    }
+
+    /// Whether a queue has its next messages before the log. After an error, the next call tries again.
+    pub fn is_before_log(&self) -> bool {
+        self.queues.iter().any(|queue| queue.cursor.is_before_log())
     }
 
     /// Returns each queue with the minimum offset of its next record.
@@ -160,8 +164,11 @@ impl MergedCursor {
             if let Some(at) = self.unread.pop() {
                 match self.read_head(at, looks) {
                     Ok(used_looks) => looks = looks.saturating_sub(used_looks),
-                    Err(error) if records.is_empty() => return Err(error),
                     Err(error) => {
+                        self.unread.push(at);
+                        if records.is_empty() {
+                            return Err(error);
+                        }
                         // Return the records read so far; the next call returns the error.
                         self.failed = Some(error);
                         break;
@@ -224,7 +231,7 @@ impl MergedCursor {
 /// # Errors
 /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] if `start` is an offset below the minimum or above
 /// the maximum of a queue.
-pub(crate) fn read_topic(view: &Arc<dyn View>, read: &TopicRead<'_>) -> Result<MergedCursor, StoreError> {
+pub(crate) fn read_topic(view: &StoreView, read: &TopicRead<'_>) -> Result<MergedCursor, StoreError> {
     let limit = view.catch_up()?;
     let ids = match read.queue_id {
         Some(id) => vec![id],
@@ -237,12 +244,12 @@ pub(crate) fn read_topic(view: &Arc<dyn View>, read: &TopicRead<'_>) -> Result<M
     let cursors = cursors.collect::<Result<Vec<_>, _>>()?;
     // The queues were opened one after the other, so a later one can have newer messages.
     let limit_of_merge = (ids.len() > 1).then_some(limit);
-    Ok(MergedCursor::new((Arc::clone(view), limit), MergeOrder::StoreTime, cursors, limit_of_merge))
+    Ok(MergedCursor::new((view.clone(), limit), MergeOrder::StoreTime, cursors, limit_of_merge))
 }
 
 /// Returns a cursor on the part of a queue that `read` selects.
 fn bounded_cursor(
-    (view, limit): (&Arc<dyn View>, u64),
+    (view, limit): (&StoreView, u64),
     read: &TopicRead<'_>,
     queue_id: i32,
 ) -> Result<QueueCursor, StoreError> {
@@ -266,7 +273,7 @@ fn bounded_cursor(
 
 /// Returns a cursor from offset `start` on, or from the minimum if the messages before it were deleted meanwhile.
 pub(crate) fn cursor_from(
-    place: (&Arc<dyn View>, u64),
+    place: (&StoreView, u64),
     queue: (&str, i32),
     (start, end): (i64, Option<i64>),
     filter: Option<&MessageFilter>,

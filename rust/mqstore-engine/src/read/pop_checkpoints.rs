@@ -18,7 +18,6 @@
 //! Source: `PopReviveService#consumeReviveMessage`, `#mergeAndRevive`, `TimerMessageStore`, `TimerCheckpoint`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
 use mqstore_format::RecordView;
 use mqstore_format::delays::timer::{TIMER_TOPIC, TimerCheckpoint};
@@ -30,7 +29,7 @@ use mqstore_format::names::TIMERCHECK_FILE;
 use mqstore_format::properties::{REAL_TOPIC, TIMER_OUT_MS};
 
 use super::query::{Boundary, offset_for_time, read, readable_bounds};
-use super::view::View;
+use super::view::StoreView;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::store_files::StoreFiles;
@@ -83,7 +82,7 @@ pub struct PoppedMessage {
 ///
 /// # Errors
 /// Errors of reading the two topics.
-pub(crate) fn popped(view: &Arc<dyn View>, meta: Option<&MetaLog>) -> Result<PopState, StoreError> {
+pub(crate) fn popped(view: &StoreView, meta: Option<&MetaLog>) -> Result<PopState, StoreError> {
     let files = view.files();
     let mut popped = PopState::default();
     if files.vfs.stat(&files.root.join(KEY_VALUE_FOLDER)).is_ok() {
@@ -195,7 +194,7 @@ impl FoundLeases {
     /// it, which the timer has delivered but which are not yet in the timer's file.
     fn read_revived(
         &mut self,
-        view: &Arc<dyn View>,
+        view: &StoreView,
         topic: &str,
         queue_id: i32,
         processed: i64,
@@ -227,7 +226,7 @@ impl FoundLeases {
     }
 
     /// Reads the waiting records of the timer topic. Runs after the revive queues, so that delivered records are known.
-    fn read_timed(&mut self, view: &Arc<dyn View>) -> Result<(), StoreError> {
+    fn read_timed(&mut self, view: &StoreView) -> Result<(), StoreError> {
         let (min, max) = match readable_bounds(view, TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(()),
             bounds => bounds?,
@@ -324,7 +323,7 @@ fn written(checkpoint: PopCheckpoint, log_offset: u64) -> (WrittenCheckpoint, Ha
 
 /// Calls `look` for every record of a queue from `start` on that has a tag of pop records.
 fn for_each_record(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     queue_id: i32,
     start: i64,

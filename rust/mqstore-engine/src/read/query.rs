@@ -1,15 +1,13 @@
 //! Look-ups of messages: by queue, log offset, id, key and time.
 
-use std::sync::Arc;
 
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::topic::{DLQ_TOPIC_PREFIX, HALF_TOPIC, RETRY_TOPIC_PREFIX, is_system_topic};
 use mqstore_format::{CqUnit, RecordView, SCHEDULE_TOPIC, index_key_hash, parse_offset_message_id};
 
-use super::cursor::{
-    KeyQuery, LookupCursor, NextRecord, QueueCursor, is_hidden, next_record, place, skip_damage,
-};
-use super::view::View;
+use super::cursor::{NextRecord, QueueCursor, is_hidden, next_record, place, skip_damage};
+use super::lookup::{KeyQuery, LogLookup, LookupCursor};
+use super::view::{StoreView, View};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_compaction::CompactedQueue;
@@ -40,7 +38,7 @@ pub struct QueueInfo {
 }
 
 /// Returns the queues of `topic` with their bounds.
-pub(crate) fn queues(view: &Arc<dyn View>, topic: &str) -> Result<Vec<QueueInfo>, StoreError> {
+pub(crate) fn queues(view: &StoreView, topic: &str) -> Result<Vec<QueueInfo>, StoreError> {
     let limit = view.catch_up()?;
     let ids = view.queue_ids(topic)?;
     if ids.is_empty() {
@@ -68,7 +66,7 @@ pub(crate) fn queues(view: &Arc<dyn View>, topic: &str) -> Result<Vec<QueueInfo>
 /// # Errors
 /// [`StoreError::TopicNotFound`].
 pub(crate) fn readable_bounds(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     queue_id: i32,
 ) -> Result<(i64, i64), StoreError> {
@@ -78,15 +76,15 @@ pub(crate) fn readable_bounds(
     Ok((compacted.as_ref().map_or(first, CompactedQueue::min_offset), max_offset))
 }
 
-/// Returns a cursor on the messages of a queue from `start` (default: the minimum) up to `end` (exclusive; default:
+/// Returns a cursor on the messages of a queue from `start` (default: the oldest one) up to `end` (exclusive; default:
 /// the current maximum) that match `filter`. In a compacted queue, `start` can be any offset up to the maximum: if
 /// that message was dropped, the read starts at the next one.
 ///
 /// # Errors
-/// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] if `start` is below the minimum or above the
+/// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] if `start` is before the oldest message or above the
 /// maximum.
 pub(crate) fn read(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     queue_id: i32,
     start: Option<i64>,
@@ -99,7 +97,7 @@ pub(crate) fn read(
 
 /// Like [`read`], with a view that has caught up to log offset `limit`.
 pub(crate) fn queue_cursor(
-    (view, limit): (&Arc<dyn View>, u64),
+    (view, limit): (&StoreView, u64),
     (topic, queue_id): (&str, i32),
     (start, end): (Option<i64>, Option<i64>),
     filter: Option<&MessageFilter>,
@@ -107,22 +105,24 @@ pub(crate) fn queue_cursor(
     let (first, max_offset) = bounds(view, topic, queue_id)?;
     let compacted = compacted(&**view, topic, queue_id, (first, max_offset))?;
     let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
-    let lowest = if compacted.is_some() { 0 } else { min_offset };
-    let first = start.unwrap_or(min_offset);
-    if first < lowest || first > max_offset {
-        return Err(StoreError::OffsetOutOfRange {
-            topic: topic.to_owned(),
-            queue_id,
-            offset: first,
-            min_offset,
-            max_offset,
-        });
-    }
-    let first = view.start_of(topic, queue_id, first)?;
     let to_newest = end.is_none();
     let end = end.unwrap_or(max_offset).min(max_offset);
-    let view = Arc::clone(view);
-    let cursor = QueueCursor::new(view, topic, queue_id, (first, end), filter.cloned(), limit);
+    let cursor =
+        |first| QueueCursor::new(view.clone(), topic, queue_id, (first, end), filter.cloned(), limit);
+    let lowest = if compacted.is_some() { 0 } else { min_offset };
+    let mut oldest = min_offset;
+    if start.is_none_or(|start| start < lowest) {
+        oldest = view.oldest_offset(topic, queue_id, min_offset)?;
+        if oldest < min_offset && start.is_none_or(|start| start >= oldest) {
+            return Ok(cursor(start.unwrap_or(oldest)).before_log(min_offset));
+        }
+    }
+    let first = start.unwrap_or(min_offset);
+    if first < lowest || first > max_offset {
+        let (topic, offset, min_offset) = (topic.to_owned(), first, oldest);
+        return Err(StoreError::OffsetOutOfRange { topic, queue_id, offset, min_offset, max_offset });
+    }
+    let cursor = cursor(view.start_of(topic, queue_id, first)?);
     Ok(match &compacted {
         Some(compacted) => cursor.with_compacted(compacted, to_newest),
         None => cursor,
@@ -135,7 +135,7 @@ pub(crate) fn queue_cursor(
 /// # Errors
 /// [`StoreError::TopicNotFound`]; I/O errors; damaged compaction files.
 pub(crate) fn compacted_end(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     queue_id: i32,
 ) -> Result<Option<i64>, StoreError> {
@@ -167,7 +167,19 @@ pub(crate) fn compacted(
 /// # Errors
 /// [`StoreError::Corrupt`] if no record starts there, if its topic was deleted since, or if the retention of the
 /// topic hides it.
-pub(crate) fn get_at(view: &Arc<dyn View>, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
+pub(crate) fn get_at(view: &StoreView, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
+    let found = get_at_in_log(view, commit_log_offset);
+    let is_before = || view.continues() && commit_log_offset < view.list().min_offset();
+    match found {
+        Err(error @ StoreError::Corrupt { .. }) if is_before() => match view.older()? {
+            Some(older) => older.messages.at(&older.floors, commit_log_offset)?.ok_or(error),
+            None => Err(error),
+        },
+        found => found,
+    }
+}
+
+fn get_at_in_log(view: &StoreView, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
     let record = any_record_at(view, commit_log_offset)?;
     let floors = view.floors();
     if let Ok(found) = record.view()
@@ -187,7 +199,7 @@ pub(crate) fn get_at(view: &Arc<dyn View>, commit_log_offset: u64) -> Result<Sto
 
 /// Like [`get_at`], also for records of deleted topics.
 pub(crate) fn any_record_at(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     commit_log_offset: u64,
 ) -> Result<StoredRecord, StoreError> {
     let limit = view.catch_up()?;
@@ -221,9 +233,27 @@ pub(crate) fn any_record_at(
 /// Returns the record with an offset message id or a unique key; `None` if there is none. Of several records with the
 /// unique key, returns the message that consumers get, else a dead letter or retry, else the newest record in which a
 /// message waits or waited.
-pub(crate) fn get(view: &Arc<dyn View>, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+pub(crate) fn get(view: &StoreView, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+    let found = get_in_log(view, id)?;
+    // With another unique id, it is the message with this message id.
+    let is_answer = |record: &StoredRecord| {
+        record.view().is_ok_and(|found| found.unique_key() != Some(id) || RecordRank::of(found.topic) == RecordRank::Message)
+    };
+    if found.as_ref().is_some_and(is_answer) {
+        return Ok(found);
+    }
+    let Some(older) = view.older()? else { return Ok(found) };
+    // The log can have the dead letter of a message that is before the log.
+    let mut best = BestMatch::default();
+    for record in [found, older.messages.by_id(&older.floors, id, older.log_start)?].into_iter().flatten() {
+        best.add(record);
+    }
+    Ok(best.into_record())
+}
+
+fn get_in_log(view: &StoreView, id: &str) -> Result<Option<StoredRecord>, StoreError> {
     if let Ok((host, offset)) = parse_offset_message_id(id) {
-        let record = u64::try_from(offset).ok().and_then(|offset| get_at(view, offset).ok());
+        let record = u64::try_from(offset).ok().and_then(|offset| get_at_in_log(view, offset).ok());
         let own = |record: &StoredRecord| record.view().is_ok_and(|view| view.store_host == host);
         if let Some(record) = record.filter(own) {
             return Ok(Some(record));
@@ -232,7 +262,7 @@ pub(crate) fn get(view: &Arc<dyn View>, id: &str) -> Result<Option<StoredRecord>
     get_by_unique_key(view, id)
 }
 
-fn get_by_unique_key(view: &Arc<dyn View>, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+fn get_by_unique_key(view: &StoreView, id: &str) -> Result<Option<StoredRecord>, StoreError> {
     let limit = view.catch_up()?;
     let (mut scan_from, floors) = (limit, view.floors());
     let wanted = |record: &RecordView<'_>, offset: u64| {
@@ -277,7 +307,7 @@ fn get_by_unique_key(view: &Arc<dyn View>, id: &str) -> Result<Option<StoredReco
 /// # Errors
 /// [`StoreError::TopicNotFound`].
 pub(crate) fn lookup(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     key: &str,
     start_ms: Option<i64>,
@@ -296,9 +326,9 @@ pub(crate) fn lookup(
     }
     let scanner =
         (scan_from < end).then(|| LogScanner::new(view.list(), scan_from, end, ScanChecks { crc: true }));
-    Ok(LookupCursor {
+    let log = LogLookup {
         reader: RecordReader::new(view.log(), view.list(), end),
-        view: Arc::clone(view),
+        view: view.clone(),
         wanted: KeyQuery {
             topic: topic.to_owned(),
             key: key.to_owned(),
@@ -307,19 +337,19 @@ pub(crate) fn lookup(
             end_ms: end_ms.unwrap_or(i64::MAX),
         },
         to_turn: false,
-        remaining: limit.unwrap_or(usize::MAX),
         offsets: offsets.into(),
         expected: 0,
         scanner,
         limit: end,
-    })
+    };
+    Ok(LookupCursor::new(log, limit.unwrap_or(usize::MAX)))
 }
 
 /// Returns the offset in a queue for a store time; see [`Boundary`]. For a time before the first message, the
 /// result is the minimum. For a time after the last message, it is the maximum for [`Boundary::Lower`] and the last
 /// offset for [`Boundary::Upper`], as in RocketMQ.
 pub(crate) fn offset_for_time(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     queue_id: i32,
     time_ms: i64,
@@ -331,7 +361,7 @@ pub(crate) fn offset_for_time(
 
 /// Like [`offset_for_time`], with a view that has caught up to log offset `limit`.
 pub(crate) fn time_offset(
-    (view, limit): (&Arc<dyn View>, u64),
+    (view, limit): (&StoreView, u64),
     (topic, queue_id): (&str, i32),
     time_ms: i64,
     boundary: Boundary,
@@ -345,10 +375,27 @@ pub(crate) fn time_offset(
         Boundary::Lower => time < time_ms,
         Boundary::Upper => time <= time_ms,
     })?;
-    Ok(match boundary {
+    let found = match boundary {
         Boundary::Lower => search.at_or_after(low)?.map_or(max, |(offset, _)| offset),
         Boundary::Upper => search.at_or_before(low - 1, min)?.unwrap_or(min),
-    })
+    };
+    // With `Upper`, the first message of the log can be the last one that is not later.
+    if found > min
+        || !view.continues()
+        || boundary == Boundary::Upper && search.at_or_after(min)?.is_some_and(|(_, time)| time <= time_ms)
+    {
+        return Ok(found);
+    }
+    let Some(older) = view.older_of(topic)? else { return Ok(found) };
+    let (messages, floors) = (&older.messages, &older.floors);
+    let before = match boundary {
+        Boundary::Lower => messages.offset_for_time(floors, topic, queue_id, time_ms)?,
+        Boundary::Upper => match messages.last_offset(floors, topic, queue_id, time_ms, min)? {
+            None => messages.first_offset(floors, topic, queue_id)?,
+            last => last,
+        },
+    };
+    Ok(before.map_or(found, |before| before.min(found)))
 }
 
 /// The best of the records with one unique key.
@@ -357,7 +404,7 @@ struct BestMatch(Option<(RecordRank, StoredRecord)>);
 
 /// What a record is for a caller who knows only the unique key; the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum RecordRank {
+pub enum RecordRank {
     /// The message that consumers get.
     Message,
     /// A dead letter or retry.
@@ -368,18 +415,22 @@ enum RecordRank {
     Waiting,
 }
 
+impl RecordRank {
+    /// Returns the rank of the records of a topic.
+    pub fn of(topic: &str) -> Self {
+        match topic {
+            TIMER_TOPIC | SCHEDULE_TOPIC | HALF_TOPIC => Self::Waiting,
+            _ if is_system_topic(topic) => Self::Internal,
+            _ if [DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX].iter().any(|prefix| topic.starts_with(prefix)) => Self::Copy,
+            _ => Self::Message,
+        }
+    }
+}
+
 impl BestMatch {
     /// Adds a record. Returns whether no better one can follow.
     fn add(&mut self, record: StoredRecord) -> bool {
-        let topic = record.view().map_or("", |view| view.topic);
-        let rank = match topic {
-            TIMER_TOPIC | SCHEDULE_TOPIC | HALF_TOPIC => RecordRank::Waiting,
-            _ if is_system_topic(topic) => RecordRank::Internal,
-            _ if [DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX].iter().any(|prefix| topic.starts_with(prefix)) => {
-                RecordRank::Copy
-            }
-            _ => RecordRank::Message,
-        };
+        let rank = RecordRank::of(record.view().map_or("", |view| view.topic));
         // A message that waits can get a new record.
         let is_better = self.0.as_ref().is_none_or(|(best, before)| {
             let is_newer = record.commit_log_offset > before.commit_log_offset;
@@ -400,7 +451,7 @@ pub(crate) fn no_queue(topic: &str, queue_id: Option<i32>) -> StoreError {
     StoreError::TopicNotFound { topic: topic.to_owned(), queue_id }
 }
 
-pub(crate) fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
+pub(crate) fn bounds(view: &StoreView, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
     if let Some(bounds) = view.bounds(topic, queue_id)? {
         return Ok(bounds);
     }

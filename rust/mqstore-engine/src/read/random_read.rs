@@ -11,7 +11,7 @@ use mqstore_format::{CqUnit, RecordView};
 
 use super::cursor::{belongs, is_hidden, place};
 use super::query::read;
-use super::view::View;
+use super::view::{StoreView, View};
 use crate::engine::Engine;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{RecordBytes, StoredRecord};
@@ -23,7 +23,7 @@ const SIDE_BY_SIDE: usize = 16;
 
 /// Returns the messages at `offsets` of a queue, in the given order; see [`crate::Store::message_at`].
 pub(crate) fn messages_at(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     queue_id: i32,
     offsets: &[i64],
@@ -57,7 +57,7 @@ fn prefetch(view: &dyn View, topic: &str, queue_id: i32, offsets: impl Iterator<
 
 /// Returns the message at `offset`, from memory or disk.
 fn find_message(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     queue_id: i32,
     offset: i64,

@@ -3,15 +3,14 @@
 //! Never writes. Both can take long, so they call a function of the caller between two steps; its error ends them.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use mqstore_format::topic::LIGHT_QUEUE_PREFIX;
 use mqstore_format::{CqUnit, RecordView};
 
 use super::cursor::{QueueCursor, is_hidden, place};
 use super::merged::{TopicRead, cursor_from};
-use super::query::{TimeSearch, bounds, compacted, no_queue};
-use super::view::{View, wanted_queue_ids};
+use super::query::{Boundary, TimeSearch, bounds, compacted, no_queue, time_offset};
+use super::view::{StoreView, View, wanted_queue_ids};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_compaction::CompactedQueue;
@@ -40,6 +39,8 @@ struct UnreadPart {
     queue_id: i32,
     min: i64,
     read_from: i64,
+    /// Whether `min` is the oldest offset, also before the log.
+    is_whole: bool,
 }
 
 /// A found record with its place in the order: by store time, then by log offset.
@@ -51,7 +52,7 @@ type Found = ((i64, u64), StoredRecord);
 /// # Errors
 /// [`StoreError::TopicNotFound`]; an error of `pause`.
 pub(crate) fn tail(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     read: &TopicRead<'_>,
     most: usize,
     pause: &mut dyn FnMut() -> Result<(), StoreError>,
@@ -63,12 +64,12 @@ pub(crate) fn tail(
         let (first, max) = bounds(view, topic, queue_id)?;
         let compacted = compacted(&**view, topic, queue_id, (first, max))?;
         let min = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
-        parts.push(UnreadPart { queue_id, min, read_from: max });
+        parts.push(UnreadPart { queue_id, min, read_from: max, is_whole: !view.continues() });
     }
     let back = (most.saturating_mul(SPREAD) / parts.len().max(1)).max(LEAST_BACK);
     let mut back = i64::try_from(back).unwrap_or(i64::MAX);
     let mut found: Vec<Found> = Vec::new();
-    parts.retain(|part| most > 0 && part.min < part.read_from);
+    parts.retain(|part| most > 0 && (part.min < part.read_from || !part.is_whole));
     while !parts.is_empty() {
         for part in &mut parts {
             let start = part.read_from.saturating_sub(back).max(part.min);
@@ -82,7 +83,7 @@ pub(crate) fn tail(
         let oldest = found.first().filter(|_| found.len() >= most).map(|((time, _), _)| *time);
         let mut unread = Vec::new();
         for part in parts {
-            if part.read_from > part.min && may_be_newer(view, limit, topic, &part, oldest)? {
+            if let Some(part) = may_be_newer(view, limit, topic, part, oldest)? {
                 unread.push(part);
             }
         }
@@ -119,19 +120,32 @@ fn read_part(
     }
 }
 
-/// Whether the unread part of a queue can have a message that was stored at `oldest` or later.
+/// Returns the unread part of a queue if it can have a message that was stored at `oldest` or later.
 fn may_be_newer(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     limit: u64,
     topic: &str,
-    part: &UnreadPart,
+    mut part: UnreadPart,
     oldest: Option<i64>,
-) -> Result<bool, StoreError> {
-    let Some(oldest) = oldest else { return Ok(true) };
+) -> Result<Option<UnreadPart>, StoreError> {
     let bounds = bounds(view, topic, part.queue_id)?;
-    let compacted = compacted(&**view, topic, part.queue_id, bounds)?;
-    let mut times = TimeSearch::new(&**view, topic, part.queue_id, limit).with_compacted(compacted);
-    Ok(times.at_or_after(part.read_from)?.is_none_or(|(_, time)| time >= oldest))
+    let is_newer = match oldest {
+        None => true,
+        Some(oldest) if part.read_from < bounds.0 && view.continues() => {
+            let from = time_offset((view, limit), (topic, part.queue_id), oldest, Boundary::Lower)?;
+            from < part.read_from
+        }
+        Some(oldest) => {
+            let compacted = compacted(&**view, topic, part.queue_id, bounds)?;
+            let mut times = TimeSearch::new(&**view, topic, part.queue_id, limit).with_compacted(compacted);
+            times.at_or_after(part.read_from)?.is_none_or(|(_, time)| time >= oldest)
+        }
+    };
+    if is_newer && part.read_from <= part.min && !part.is_whole {
+        part.is_whole = true;
+        part.min = view.oldest_offset(topic, part.queue_id, part.min)?;
+    }
+    Ok((is_newer && part.read_from > part.min).then_some(part))
 }
 
 /// Returns the number of messages that a read of the topic returns, without the bodies. A record that contains
@@ -140,7 +154,7 @@ fn may_be_newer(
 /// # Errors
 /// [`StoreError::TopicNotFound`]; damaged compaction files; an error of `pause`.
 pub(crate) fn count(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     pause: &mut dyn FnMut() -> Result<(), StoreError>,
 ) -> Result<u64, StoreError> {
@@ -150,6 +164,9 @@ pub(crate) fn count(
     let (mut messages, mut units) = (0, Vec::new());
     for queue_id in existing_queues(&**view, topic, None)? {
         let (mut from, max) = bounds(view, topic, queue_id)?;
+        if let Some(older) = view.older_of(topic)? {
+            messages += older.messages.count(&older.floors, topic, queue_id, from)?;
+        }
         if let Some(compacted) = compacted(&**view, topic, queue_id, (from, max))? {
             for record in compacted.read(compacted.min_offset()) {
                 if record?.queue_offset >= compacted.max_offset() {

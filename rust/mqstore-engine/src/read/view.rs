@@ -1,11 +1,14 @@
 //! The part of a store that reads need, for a store open for writing or for reading only.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_format::CqUnit;
+use mqstore_format::topic::LIGHT_QUEUE_PREFIX;
 
+use super::older::{Older, OlderSource};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::options::DamagePolicy;
@@ -14,8 +17,7 @@ use mqstore_base::topic_floors::{FloorTable, TopicRetention};
 use mqstore_compaction::ManifestCache;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
-/// The data of a store for its read path; the engine and the reader implement it. A third source of messages, like an
-/// archive, would be one more implementation.
+/// The log of a store for its read path; the engine and the reader implement it.
 pub(crate) trait View: Send + Sync {
     /// Returns the files of the store.
     fn files(&self) -> &StoreFiles;
@@ -144,6 +146,66 @@ pub(crate) trait View: Send + Sync {
         timeout: Duration,
         round: u32,
     ) -> Result<(), StoreError>;
+}
+
+/// The messages of a store: those of its log, and those from before it, if the caller wants them and an archive has them.
+/// The functions of [`View`] are those of the log.
+#[derive(Clone)]
+pub(crate) struct StoreView {
+    log: Arc<dyn View>,
+    older: Option<Arc<dyn OlderSource>>,
+}
+
+impl Deref for StoreView {
+    type Target = dyn View;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.log
+    }
+}
+
+impl StoreView {
+    /// The messages of a log.
+    pub(crate) fn of_log(log: Arc<dyn View>) -> Self {
+        Self { log, older: None }
+    }
+
+    /// The messages of a log, and those from before it.
+    pub(crate) fn new(log: Arc<dyn View>, older: Option<Arc<dyn OlderSource>>) -> Self {
+        Self { log, older }
+    }
+
+    /// Whether messages from before the log belong to the view.
+    pub(crate) fn continues(&self) -> bool {
+        self.older.is_some()
+    }
+
+    /// Returns the messages from before the log; `None` if there are none.
+    pub(crate) fn older(&self) -> Result<Option<Older>, StoreError> {
+        let Some(source) = &self.older else { return Ok(None) };
+        let log_start = self.list().min_offset();
+        if log_start <= source.begin() {
+            return Ok(None);
+        }
+        Ok(Some(Older { messages: source.before(log_start)?, floors: self.floors(), log_start }))
+    }
+
+    /// Returns the messages of a topic from before the log; `None` if there are none. Those of a compaction topic are in
+    /// files of their own, and those of a light queue are in other topics.
+    pub(crate) fn older_of(&self, topic: &str) -> Result<Option<Older>, StoreError> {
+        if !self.continues() || topic.starts_with(LIGHT_QUEUE_PREFIX) || self.keeps_newest(topic) {
+            return Ok(None);
+        }
+        self.older()
+    }
+
+    /// Returns the smallest offset with which a read of a queue can begin; the log has those from `min` on.
+    pub(crate) fn oldest_offset(&self, topic: &str, queue_id: i32, min: i64) -> Result<i64, StoreError> {
+        match self.older_of(topic)? {
+            Some(older) => older.first_offset(topic, queue_id, min),
+            None => Ok(min),
+        }
+    }
 }
 
 /// Returns the queues of `topic`, or only `queue_id` if it is one of them.

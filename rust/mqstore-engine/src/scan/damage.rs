@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use super::queue_position::first_behind;
-use super::request::RowFilter;
+use crate::read::scan_request::RowFilter;
 use super::task::{Passed, SkipCallback};
 use crate::read::cursor::damage_error;
-use crate::read::view::View;
+use crate::read::view::StoreView;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::DamagePolicy;
 use mqstore_log::commit_log::Damage;
@@ -19,7 +19,7 @@ const MOST_UNITS: usize = 4096;
 
 /// See the header of this module.
 pub(super) struct DamageRule {
-    pub(super) view: Arc<dyn View>,
+    pub(super) view: StoreView,
     pub(super) filter: Arc<RowFilter>,
     pub(super) policy: DamagePolicy,
     /// The wanted queues; `None` means all records of the log.

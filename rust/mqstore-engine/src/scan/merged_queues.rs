@@ -3,14 +3,13 @@
 //! For scans of compacted topics: their messages are partly in compaction files. The messages of a queue keep their
 //! order. Never writes.
 
-use std::sync::Arc;
 
-use super::request::ScanRequest;
+use crate::read::scan_request::ScanRequest;
 use super::task::{NextTask, TASK_BYTES, TASK_ENTRIES, Task};
 use crate::read::cursor::DamageReport;
 use crate::read::merged::{MergeOrder, MergedCursor};
 use crate::read::query::{read, readable_bounds};
-use crate::read::view::View;
+use crate::read::view::StoreView;
 use mqstore_base::error::StoreError;
 
 /// Number of records that one step of the merge returns, and of those it may read to find them.
@@ -25,7 +24,7 @@ pub(super) struct MergedQueues {
 impl MergedQueues {
     /// Opens the queues of `topics` within the offsets of the request.
     pub(super) fn new(
-        view: &Arc<dyn View>,
+        view: &StoreView,
         request: &ScanRequest,
         queues: &[(String, i32)],
         report: &DamageReport,
@@ -38,7 +37,7 @@ impl MergedQueues {
             cursors.push(cursor.on_damage(request.on_damage).reporting(report.clone()));
         }
         let end = view.catch_up()?;
-        Ok(Self { cursor: MergedCursor::new((Arc::clone(view), end), MergeOrder::LogOffset, cursors, None) })
+        Ok(Self { cursor: MergedCursor::new((view.clone(), end), MergeOrder::LogOffset, cursors, None) })
     }
 
     pub(super) fn next(&mut self) -> Result<NextTask, StoreError> {

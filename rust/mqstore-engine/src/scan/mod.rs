@@ -1,17 +1,17 @@
 //! Scans: many messages in the order of the log, for callers that build columns from them.
 //!
-//! A scan writes nothing and sees what is visible when it begins. Its result depends on the log alone: see [`Scan`].
+//! A scan writes nothing and sees what is visible when it begins. Its result depends on the log alone: see [`LogScan`].
 //! Several threads decode records, check their checksums and build batches ([`ScanSink`]). Batches come out in the
 //! order of the log. The threads belong to the scan and end with it.
 //!
 //! [`ScanPlan::Messages`] differs: it yields the messages of queues as reads return them, compacted ones included.
 
+mod continued;
 mod damage;
 mod merged_queues;
 mod queue_parts;
 mod queue_position;
 mod record_source;
-mod request;
 pub(crate) mod task;
 mod workers;
 
@@ -20,27 +20,29 @@ use std::time::Duration;
 
 use mqstore_io::sync::Mutex;
 
-pub use request::{RecordTest, ScanPlan, ScanRange, ScanRequest, ScanRow};
+pub use crate::read::scan_request::{RecordTest, ScanPlan, ScanRange, ScanRequest, ScanRow};
+pub use continued::Scan;
+pub(crate) use continued::scan;
 pub use task::Passed;
 pub use workers::{MakeSink, ScanBatch, ScanSink};
 
 use crate::read::cursor::DamageReport;
 use crate::read::query::{compacted_end, get_at, no_queue};
-use crate::read::view::View;
+use crate::read::view::{StoreView, View};
 use damage::DamageRule;
 use merged_queues::MergedQueues;
 use mqstore_base::error::StoreError;
 use queue_parts::MessageSource;
 use queue_position::first_behind;
 use record_source::{LogSource, QueueRange, QueueSource, ScanSource, span};
-use request::RowFilter;
+use crate::read::scan_request::RowFilter;
 use task::SkipCallback;
 use workers::{ScanContext, ScanStep, ScanWork, TaskOutcome};
 
 /// Reading one record of a unit takes as long as walking this number of bytes of the log.
 const BYTES_PER_ENTRY: u64 = 16 << 10;
 
-/// A running scan.
+/// A running scan of the log.
 ///
 /// If queue units lead to the records faster than a walk of the log, the scan follows the units and checks them against
 /// the records. If a unit points to a wrong record, the scan continues as a walk from there. A walk yields no row for
@@ -49,7 +51,7 @@ const BYTES_PER_ENTRY: u64 = 16 << 10;
 /// With `topics`, rows are the messages in the queues of these topics. A light queue has the records that name it; a
 /// record in several of the named queues is several rows. Half messages of a topic are not rows. If two records claim
 /// the same unit of a queue, which no broker writes, a scan that follows units yields only the first.
-pub struct Scan<S: ScanSink> {
+pub(crate) struct LogScan<S: ScanSink> {
     plan: ScanSetup<S>,
     work: Option<ScanWork<S>>,
     threads: u32,
@@ -60,7 +62,7 @@ pub struct Scan<S: ScanSink> {
 
 /// The data to start a scan.
 struct ScanSetup<S> {
-    view: Arc<dyn View>,
+    view: StoreView,
     filter: Arc<RowFilter>,
     span: (u64, u64),
     tell: SkipCallback,
@@ -80,21 +82,21 @@ pub enum ScanOutput<B> {
     End,
 }
 
-/// Starts a scan; `make` returns the sink that builds batches of rows.
+/// Starts a scan of the log.
 ///
 /// # Errors
 /// [`StoreError::TopicNotFound`].
-pub(crate) fn scan<S: ScanSink>(
-    view: &Arc<dyn View>,
+fn scan_log<S: ScanSink>(
+    view: &StoreView,
     request: &ScanRequest,
     make: MakeSink<S>,
-) -> Result<Scan<S>, StoreError> {
+) -> Result<LogScan<S>, StoreError> {
     let limit = view.catch_up()?;
     let span = span(&**view, request, limit);
     let floors = if request.with_deleted { Arc::default() } else { view.floors() };
     let filter = Arc::new(RowFilter::new(request, floors));
     let passed: Arc<Mutex<Vec<(Passed, String)>>> = Arc::default();
-    let (skipped, noted) = (Arc::clone(&passed), Arc::clone(view));
+    let (skipped, noted) = (Arc::clone(&passed), view.clone());
     let expects_deletion = request.expects_deletion;
     let tell: SkipCallback = Arc::new(move |what, text: String| {
         skipped.lock().push((what, text.clone()));
@@ -103,14 +105,14 @@ pub(crate) fn scan<S: ScanSink>(
         }
     });
     let damage = Arc::new(DamageRule {
-        view: Arc::clone(view),
+        view: view.clone(),
         filter: Arc::clone(&filter),
         policy: request.on_damage,
         queues: wanted_queues(&**view, request)?,
         tell: Arc::clone(&tell),
     });
-    let plan = ScanSetup { view: Arc::clone(view), filter, span, tell, damage, passed, make };
-    let mut scan = Scan {
+    let plan = ScanSetup { view: view.clone(), filter, span, tell, damage, passed, make };
+    let mut scan = LogScan {
         plan,
         work: None,
         threads: request.threads,
@@ -141,7 +143,7 @@ pub(crate) fn scan<S: ScanSink>(
 
 /// Returns the wanted queues if the scan must read them like [`crate::Store::read`], because one of them is compacted.
 fn compacted_queues<'a>(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     request: &ScanRequest,
     damage: &'a DamageRule,
 ) -> Result<Option<&'a [(String, i32)]>, StoreError> {
@@ -161,7 +163,7 @@ fn compacted_queues<'a>(
 /// # Errors
 /// [`StoreError::TopicNotFound`], and errors of the system.
 pub(crate) fn scan_cuts(
-    view: &Arc<dyn View>,
+    view: &StoreView,
     topic: &str,
     queue_id: i32,
     range: (i64, i64),
@@ -277,29 +279,34 @@ fn of_ranges(
     Ok(follows(request, entries, span).then_some(ranges))
 }
 
-impl<S: ScanSink> Scan<S> {
+impl<S: ScanSink> LogScan<S> {
+    /// Whether a part of the log was deleted before the scan read it.
+    fn has_lost(&self) -> bool {
+        self.plan.passed.lock().iter().any(|(what, _)| *what == Passed::Deleted)
+    }
+
     /// Returns the log offset at which the scan began.
-    pub fn start(&self) -> u64 {
+    pub(super) fn start(&self) -> u64 {
         self.start
     }
 
     /// Returns the position of the scan: all rows before this log offset are returned.
-    pub fn position(&self) -> u64 {
+    pub(super) fn position(&self) -> u64 {
         self.position
     }
 
     /// Returns the log offset at which the scan ends.
-    pub fn limit(&self) -> u64 {
+    pub(super) fn limit(&self) -> u64 {
         self.plan.span.1
     }
 
     /// Whether the scan follows queue units; else it walks the log.
-    pub fn follows_entries(&self) -> bool {
+    pub(super) fn follows_entries(&self) -> bool {
         self.follows_entries
     }
 
     /// Returns the skipped ranges so far, and each unit that pointed to a wrong record.
-    pub fn passed(&self) -> Vec<(Passed, String)> {
+    pub(super) fn passed(&self) -> Vec<(Passed, String)> {
         self.plan.passed.lock().clone()
     }
 
@@ -307,7 +314,7 @@ impl<S: ScanSink> Scan<S> {
     ///
     /// # Errors
     /// [`StoreError::Closed`] if the store was closed meanwhile; I/O errors.
-    pub fn next(&mut self, timeout: Duration) -> Result<ScanOutput<S::Batch>, StoreError> {
+    pub(super) fn next(&mut self, timeout: Duration) -> Result<ScanOutput<S::Batch>, StoreError> {
         loop {
             let Some(work) = &mut self.work else { return Ok(ScanOutput::End) };
             match work.step(timeout) {
@@ -340,14 +347,14 @@ impl<S: ScanSink> Scan<S> {
     fn walk(&mut self) -> Result<(), StoreError> {
         let plan = &self.plan;
         let source =
-            LogSource::new(Arc::clone(&plan.view), self.position, plan.span.1, Arc::clone(&plan.damage));
+            LogSource::new(plan.view.clone(), self.position, plan.span.1, Arc::clone(&plan.damage));
         self.follows_entries = false;
         self.begin(ScanSource::Log(source), Arc::new([]))
     }
 
     fn follow_entries(&mut self, ranges: Vec<QueueRange>) -> Result<(), StoreError> {
         let plan = &self.plan;
-        let source = QueueSource::new(Arc::clone(&plan.view), Arc::clone(&plan.filter), ranges, plan.span);
+        let source = QueueSource::new(plan.view.clone(), Arc::clone(&plan.filter), ranges, plan.span);
         let queues = source.queues();
         self.follows_entries = true;
         self.begin(ScanSource::Queues(source), queues)
@@ -356,7 +363,7 @@ impl<S: ScanSink> Scan<S> {
     fn begin(&mut self, source: ScanSource, queues: Arc<[(String, i32)]>) -> Result<(), StoreError> {
         let plan = &self.plan;
         let common = ScanContext {
-            view: Arc::clone(&plan.view),
+            view: plan.view.clone(),
             filter: Arc::clone(&plan.filter),
             queues,
             limit: plan.span.1,

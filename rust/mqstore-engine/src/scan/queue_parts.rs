@@ -4,13 +4,12 @@
 //! Never writes. If a compaction is published meanwhile, the cursor continues in the new files.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use super::request::ScanRequest;
+use crate::read::scan_request::ScanRequest;
 use super::task::{NextTask, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
 use crate::read::cursor::{DamageReport, QueueCursor};
 use crate::read::query::read;
-use crate::read::view::View;
+use crate::read::view::StoreView;
 use mqstore_base::error::StoreError;
 
 /// Number of records that one step of a cursor returns, and of those it may read to find them.
@@ -25,7 +24,7 @@ pub(super) struct MessageSource {
 impl MessageSource {
     /// Makes cursors on the ranges of `request`. Reports deleted messages of a queue that was not compacted.
     pub(super) fn new(
-        view: &Arc<dyn View>,
+        view: &StoreView,
         request: &ScanRequest,
         tell: &SkipCallback,
         report: &DamageReport,

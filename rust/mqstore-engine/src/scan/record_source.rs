@@ -13,10 +13,10 @@ use mqstore_io::MappedFileGuard;
 use super::damage::DamageRule;
 use super::merged_queues::MergedQueues;
 use super::queue_parts::MessageSource;
-use super::request::{RowFilter, ScanRequest};
+use crate::read::scan_request::{RowFilter, ScanRequest};
 use super::task::{EntryLead, NextTask, Passed, TASK_BYTES, TASK_ENTRIES, Task};
 use crate::read::cursor::{SkippedDamage, belongs, place, skip_damage};
-use crate::read::view::View;
+use crate::read::view::{StoreView, View};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{CutRun, Damage, LogScanner, ScanChecks, Segment, SegmentList, read_record};
 
@@ -54,7 +54,7 @@ impl ScanSource {
 
 /// The log between two log offsets.
 pub(super) struct LogSource {
-    view: Arc<dyn View>,
+    view: StoreView,
     scanner: LogScanner,
     list: Arc<SegmentList>,
     limit: u64,
@@ -65,7 +65,7 @@ pub(super) struct LogSource {
 }
 
 impl LogSource {
-    pub(super) fn new(view: Arc<dyn View>, from: u64, limit: u64, damage: Arc<DamageRule>) -> Self {
+    pub(super) fn new(view: StoreView, from: u64, limit: u64, damage: Arc<DamageRule>) -> Self {
         let list = view.list();
         let scanner = LogScanner::new(Arc::clone(&list), from, limit, ScanChecks { crc: true });
         Self { view, scanner, list, limit, damage, held: None, expected: 0 }
@@ -220,7 +220,7 @@ struct QueueRun {
 
 /// The units of some queues, merged by their log offsets.
 pub(super) struct QueueSource {
-    view: Arc<dyn View>,
+    view: StoreView,
     filter: Arc<RowFilter>,
     queues: Arc<[(String, i32)]>,
     runs: Vec<QueueRun>,
@@ -233,7 +233,7 @@ pub(super) struct QueueSource {
 
 impl QueueSource {
     pub(super) fn new(
-        view: Arc<dyn View>,
+        view: StoreView,
         filter: Arc<RowFilter>,
         ranges: Vec<QueueRange>,
         span: (u64, u64),

@@ -15,9 +15,9 @@ use mqstore_io::sync::{AtomicBool, Condvar, JoinHandle, Mutex, Ordering, spawn};
 
 use super::damage::DamageRule;
 use super::record_source::{ScanSource, fits};
-use super::request::{RowFilter, ScanRow};
+use crate::read::scan_request::{RowFilter, ScanRow};
 use super::task::{EntryLead, NextTask, Task};
-use crate::read::view::View;
+use crate::read::view::StoreView;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::{Damage, RecordReader};
@@ -79,7 +79,7 @@ pub(super) enum ScanStep<B> {
 
 /// The data that all tasks of a scan share.
 pub(super) struct ScanContext<S> {
-    pub(super) view: Arc<dyn View>,
+    pub(super) view: StoreView,
     pub(super) filter: Arc<RowFilter>,
     pub(super) queues: Arc<[(String, i32)]>,
     pub(super) limit: u64,

@@ -16,7 +16,7 @@ use super::files::StepBlocks;
 use super::journal::{Journal, StagedStep};
 use crate::engine::Engine;
 use crate::read::cursor::LogCursor;
-use crate::read::view::View;
+use crate::read::view::{StoreView, View};
 use crate::write::append_marks::{AppendMarks, MessageOrigin};
 use crate::write::staged_batch::staged_messages;
 
@@ -125,7 +125,7 @@ fn present(engine: &Arc<Engine>, journal: &Journal) -> Result<u64, StoreError> {
         return Err(journal.unknown(&engine.files));
     }
     // Also records that are not visible yet, and those of a topic that was deleted meanwhile.
-    let view: Arc<dyn View> = Arc::clone(engine) as _;
+    let view = StoreView::of_log(Arc::<Engine>::clone(engine));
     let mut cursor = LogCursor::new(view, journal.log, end).with_deleted();
     let mut staged =
         StagedIds { blocks: StepBlocks::of(&engine.files, &journal.step), ids: Vec::new().into_iter() };

@@ -77,8 +77,22 @@ impl TopicFollower {
     }
 
     /// Whether the next step reads only the last `bytes` of the log.
-    pub fn is_near_end(&mut self, bytes: u64) -> Result<bool, StoreError> {
-        self.cursor.as_mut().map_or(Ok(true), |cursor| cursor.is_near_end(bytes))
+    pub fn is_near_end(&mut self, store: &Store, bytes: u64) -> Result<bool, StoreError> {
+        if let Some(cursor) = &mut self.cursor {
+            return cursor.is_near_end(bytes);
+        }
+        for (queue_id, next) in &self.next {
+            // An archive can have the next messages.
+            if *next < store.bounds(&self.topic, *queue_id)?.0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the next messages are from before the log. After an error, the next call tries again.
+    pub fn is_before_log(&self) -> bool {
+        self.cursor.as_ref().is_some_and(MergedCursor::is_before_log)
     }
 
     /// Returns the queues and the offsets of the messages to wait for.

@@ -26,17 +26,18 @@ mod topics;
 mod waits;
 mod writer;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use mqstore_io::{Clock, Vfs};
 
 use crate::engine::Engine;
+use crate::read::older::{OlderSlot, OlderSource};
 use crate::read::reader::Reader;
-use crate::read::view::View;
+use crate::read::view::{StoreView, View};
 use crate::retention::SegmentHolder;
-use crate::topic_retention::OlderSlot;
 use mqstore_base::error::StoreError;
 use mqstore_base::events::is_in_hook;
 use mqstore_base::notes::Notes;
@@ -64,6 +65,25 @@ pub use waits::NonBlocking;
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<StoreInner>,
+    /// See [`Store::continued`].
+    continues: bool,
+}
+
+/// A store that others can drop.
+#[derive(Clone)]
+pub struct WeakStore(Weak<StoreInner>);
+
+impl WeakStore {
+    /// Returns the store; `None` after it was dropped.
+    pub fn upgrade(&self) -> Option<Store> {
+        self.0.upgrade().map(|inner| Store { inner, continues: false })
+    }
+}
+
+impl fmt::Debug for WeakStore {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("WeakStore").finish_non_exhaustive()
+    }
 }
 
 pub(crate) struct StoreInner {
@@ -149,7 +169,7 @@ impl Store {
             OpenSide::Writer(writer, _) => writer.topic_retentions.older(),
             OpenSide::Reader(_) => OlderSlot::default(),
         };
-        let store = Self { inner: StoreInner::new(files, mode, side, older) };
+        let store = Self { inner: StoreInner::new(files, mode, side, older), continues: false };
         for note in store.notes() {
             options.hooks.tell("warning", None, note);
         }
@@ -167,7 +187,8 @@ impl Store {
         let mut files = StoreFiles::new(vfs, clock, path).for_reading()?.with_logs(options)?;
         files.max_open_files = options.max_open_files;
         let side = OpenSide::Reader(Arc::new(Reader::open_log(&files, options)?));
-        Ok(Self { inner: StoreInner::new(files, OpenMode::Read, side, OlderSlot::default()) })
+        let inner = StoreInner::new(files, OpenMode::Read, side, OlderSlot::default());
+        Ok(Self { inner, continues: false })
     }
 
     /// Returns the root of the store.
@@ -284,15 +305,46 @@ impl Store {
         engine.dispatcher.run_shuffled(&engine.log.list(), engine.visible(), shape, pick)
     }
 
-    pub(crate) fn view(&self) -> Arc<dyn View> {
-        match &self.inner.side {
-            OpenSide::Writer(writer, _) => Arc::clone(&writer.engine) as Arc<dyn View>,
-            OpenSide::Reader(reader) => Arc::clone(reader) as Arc<dyn View>,
-        }
+    /// Returns this store for a user's reads, which continue before the log if [`Self::set_older`] has set an archive. The
+    /// reads of the store's own services, of delays and of transactions end at the begin of the log: what was before it
+    /// is finished.
+    #[must_use]
+    pub fn continued(&self) -> Self {
+        Self { continues: true, ..self.clone() }
+    }
+
+    /// Returns this store for reads that end at the begin of the log.
+    #[must_use]
+    pub fn log_only(&self) -> Self {
+        Self { continues: false, ..self.clone() }
+    }
+
+    /// Returns a reference that does not keep the store open.
+    pub fn downgrade(&self) -> WeakStore {
+        WeakStore(Arc::downgrade(&self.inner))
+    }
+
+    /// Sets the archive that has the messages from before the log; `None` if there is none. Reads of
+    /// [`Self::continued`] continue there, and the limits of topics count its messages.
+    pub fn set_older(&self, older: Option<Arc<dyn OlderSource>>) {
+        self.inner.older.set(older);
+    }
+
+    /// Whether an archive was set that has the messages from before the log.
+    pub fn has_older(&self) -> bool {
+        self.inner.older.get().is_some()
+    }
+
+    pub(crate) fn view(&self) -> StoreView {
+        let log: Arc<dyn View> = match &self.inner.side {
+            OpenSide::Writer(writer, _) => Arc::<Engine>::clone(&writer.engine),
+            OpenSide::Reader(reader) => Arc::<Reader>::clone(reader),
+        };
+        StoreView::new(log, if self.continues { self.inner.older.get() } else { None })
     }
 
     /// Returns the view of the messages, unless the store is closed or stopped by an error.
-    pub(crate) fn usable_view(&self) -> Result<Arc<dyn View>, StoreError> {
+    pub(crate) fn usable_view(&self) -> Result<StoreView, StoreError> {
         if self.is_closed() {
             return Err(StoreError::Closed { path: self.inner.files.root.clone() });
         }

@@ -8,9 +8,10 @@ use mqstore_base::store_files::DelayTables;
 
 use super::log_reads::LogReads;
 use super::{OpenSide, Store};
-use crate::read::cursor::{LookupCursor, QueueCursor};
+use crate::read::cursor::QueueCursor;
 use crate::read::floor_watch::FloorWatch;
 use crate::read::levels::LevelTimes;
+use crate::read::lookup::LookupCursor;
 use crate::read::merged::{self, MergedCursor, TopicRead};
 use crate::read::pop_checkpoints::{self, PopState};
 use crate::read::query::{self, Boundary, QueueInfo};
@@ -50,6 +51,15 @@ impl Store {
     /// [`StoreError::TopicNotFound`].
     pub fn bounds(&self, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
         query::readable_bounds(&self.usable_view()?, topic, queue_id)
+    }
+
+    /// Returns the smallest offset with which a read of a queue can begin; `min` is its minimum in the log. Only reads of
+    /// [`Self::continued`] begin before the log.
+    ///
+    /// # Errors
+    /// The messages before the log cannot be read.
+    pub fn oldest_offset(&self, topic: &str, queue_id: i32, min: i64) -> Result<i64, StoreError> {
+        self.usable_view()?.oldest_offset(topic, queue_id, min)
     }
 
     /// Returns the offset after the last message of each queue of `topic`; none if it does not exist.

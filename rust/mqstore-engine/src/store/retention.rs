@@ -13,7 +13,7 @@ use crate::read::view::View;
 use crate::reclaim::{ReclaimReport, ReclaimRequest};
 use crate::retention::unfinished::unfinished_of_files;
 use crate::retention::{ExpireReport, SegmentHolder, preview_of};
-use crate::topic_retention::{OlderTopics, TopicUsage, due_messages, usage};
+use crate::topic_retention::{TopicUsage, due_messages, usage};
 
 impl Store {
     /// Removes the segments that are due by the options `retention`, `retention_bytes` and `disk_force_ratio`, at any
@@ -52,9 +52,9 @@ impl Store {
             && let OpenSide::Writer(writer, _) = &self.inner.side
         {
             // Weakly: the writer is a part of the store.
-            let store = Arc::downgrade(&self.inner);
+            let store = self.downgrade();
             writer.cleaner.find_deliveries_with(Box::new(move || match store.upgrade() {
-                Some(inner) => find(&Self { inner }),
+                Some(store) => find(&store),
                 None => Ok(Vec::new()),
             }));
         }
@@ -142,11 +142,6 @@ impl Retentions<'_> {
         carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
     ) -> Result<Vec<TopicUsage>, StoreError> {
         usage(&*self.0.usable_view()?, carry_on)
-    }
-
-    /// Sets the messages from before the log, which the limits of topics count; `None` if no archive has them.
-    pub fn set_older_topics(&self, older: Option<Arc<dyn OlderTopics>>) {
-        self.0.inner.older.set(older);
     }
 
     /// Returns the messages that keep segments before the active one from a deletion by age, by log offset: of each

@@ -6,6 +6,7 @@ mod compaction_append;
 mod disk_space;
 mod durability_modes;
 mod lifecycle;
+mod older;
 mod quota;
 mod random_read;
 mod reading;

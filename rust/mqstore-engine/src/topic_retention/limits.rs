@@ -15,7 +15,7 @@ use mqstore_base::topic_floors::TopicRetention;
 use mqstore_format::CqUnit;
 use mqstore_format::topic::{LIGHT_QUEUE_PREFIX, is_system_topic};
 
-use super::older::{OlderLimits, OlderTopics};
+use crate::read::older::{OlderLimits, OlderSource};
 use super::state::{MeasuredQueue, MeasuredTopic};
 use crate::read::query::TimeSearch;
 use crate::read::view::View;
@@ -41,7 +41,7 @@ pub(super) struct TopicPlace<'a> {
     pub view: &'a dyn View,
     pub topic: &'a str,
     pub end: u64,
-    pub older: Option<&'a dyn OlderTopics>,
+    pub older: Option<&'a dyn OlderSource>,
 }
 
 /// Returns why the topic can have no retention; `None` if it can. A compaction topic cannot either.
@@ -57,7 +57,7 @@ pub(super) fn refusal(topic: &str) -> Option<&'static str> {
 /// Returns what a pass over all topics with limits would hide, without any change.
 pub(super) fn expiry_of<'a>(
     view: &dyn View,
-    older: Option<&dyn OlderTopics>,
+    older: Option<&dyn OlderSource>,
     limits: impl Iterator<Item = (&'a str, TopicRetention)>,
     end: u64,
 ) -> Result<Vec<ExpiredTopic>, StoreError> {
@@ -137,7 +137,11 @@ impl TopicPlace<'_> {
     ) -> Result<Option<DueFloor>, StoreError> {
         let log_start = self.view.list().min_offset();
         let Some(older) = self.older.filter(|_| log_start > 0) else { return Ok(None) };
-        let found = older.due_floor(self.topic, log_start, lows, left)?;
+        if log_start <= older.begin() {
+            return Ok(None);
+        }
+        let floors = self.view.floors();
+        let found = older.before(log_start)?.due_floor(&floors, self.topic, log_start, lows, left)?;
         Ok(found.map(|floor| DueFloor {
             log_offset: floor.log_offset,
             messages: floor.messages,

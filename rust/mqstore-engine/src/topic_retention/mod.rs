@@ -4,13 +4,12 @@
 //! no answer, and whole queue files before the floor are removed, never the last one. The records stay in the log until
 //! their segments go. RocketMQ has no such rule for local stores.
 //!
-//! Limits count the messages before the log too, if `older` knows them. Across threads, one pass runs at a time.
+//! Limits count the messages before the log too, if the store has an archive. Across threads, one pass runs at a time.
 //!
 //! Across a crash: the log is synced up to the floor, then the floor is synced in the metadata log, then it counts in
 //! memory, and only then files go. A file that a stop left goes at the next pass.
 
 mod limits;
-mod older;
 mod raise;
 mod settings;
 mod state;
@@ -18,8 +17,6 @@ mod state;
 mod tests;
 mod usage;
 
-pub(crate) use older::OlderSlot;
-pub use older::{OlderFloor, OlderLimits, OlderTopics};
 pub(crate) use settings::due_messages;
 pub(crate) use state::TopicRetentions;
 pub use usage::TopicUsage;

@@ -4,7 +4,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::TopicRetention;
 
 use super::limits::{expiry_of, refusal};
-use super::older::OlderSlot;
+use crate::read::older::OlderSlot;
 use super::state::TopicRetentions;
 use crate::archive::ArchiveState;
 use crate::read::view::View;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mqstore_io::sync::{Arc, Mutex};
 
-use super::older::OlderSlot;
+use crate::read::older::OlderSlot;
 use crate::engine::Engine;
 use crate::retention::Cleaner;
 

@@ -9,14 +9,15 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::progress::Progress;
-use mqstore_base::topic_floors::TopicRetention;
+use mqstore_base::message::StoredRecord;
+use mqstore_base::topic_floors::{FloorTable, TopicRetention};
 use mqstore_io::sync::Mutex;
 use mqstore_io::{ManualClock, Vfs};
 
 use crate::retention::ExpireReport;
 use crate::testing::{World, put, read_all, small};
 use crate::{
-    MakeSink, OlderFloor, OlderLimits, OlderTopics, ScanOutput, ScanPlan, ScanRequest, ScanRow, ScanSink,
+    MakeSink, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows, OlderSource, ScanOutput, ScanPlan, ScanRequest, ScanRow, ScanSink,
     Store, TopicUsage,
 };
 
@@ -333,9 +334,60 @@ struct Older {
     asked: Mutex<Vec<AskedFloor>>,
 }
 
-impl OlderTopics for Older {
+impl OlderSource for Arc<Older> {
+    fn begin(&self) -> u64 {
+        0
+    }
+
+    fn before(&self, _log_start: u64) -> Result<Arc<dyn OlderMessages>, StoreError> {
+        Ok(Arc::new(Arc::clone(self)))
+    }
+}
+
+fn not_asked<T>() -> Result<T, StoreError> {
+    Err(StoreError::Busy { reason: "only limits ask here".to_owned() })
+}
+
+impl OlderMessages for Arc<Older> {
+    fn first_offset(&self, _: &FloorTable, _: &str, _: i32) -> Result<Option<i64>, StoreError> {
+        not_asked()
+    }
+
+    fn offset_for_time(&self, _: &FloorTable, _: &str, _: i32, _: i64) -> Result<Option<i64>, StoreError> {
+        not_asked()
+    }
+
+    fn last_offset(&self, _: &FloorTable, _: &str, _: i32, _: i64, _: i64) -> Result<Option<i64>, StoreError> {
+        not_asked()
+    }
+
+    fn count(&self, _: &FloorTable, _: &str, _: i32, _: i64) -> Result<u64, StoreError> {
+        not_asked()
+    }
+
+    fn read(&self, _: &Arc<FloorTable>, _: &OlderRead<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+        not_asked()
+    }
+
+    fn lookup(&self, _: &Arc<FloorTable>, _: &OlderLookup<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+        not_asked()
+    }
+
+    fn by_id(&self, _: &Arc<FloorTable>, _: &str, _: u64) -> Result<Option<StoredRecord>, StoreError> {
+        not_asked()
+    }
+
+    fn at(&self, _: &Arc<FloorTable>, _: u64) -> Result<Option<StoredRecord>, StoreError> {
+        not_asked()
+    }
+
+    fn scan(&self, _: &Arc<FloorTable>, _: &ScanRequest, _: Range<u64>) -> Result<Box<dyn OlderRows>, StoreError> {
+        not_asked()
+    }
+
     fn due_floor(
         &self,
+        _: &FloorTable,
         topic: &str,
         log_start: u64,
         lows: &BTreeMap<i32, i64>,
@@ -360,7 +412,7 @@ fn limits_that_are_longer_than_the_log_count_the_messages_before_it() {
     assert!(min > 0);
     let asked = |floor, limits| {
         let older = Arc::new(Older { floor, asked: Mutex::default() });
-        store.retention().set_older_topics(Some(Arc::clone(&older) as Arc<dyn OlderTopics>));
+        store.set_older(Some(Arc::new(Arc::clone(&older))));
         store.retention().set("orders", limits).unwrap();
         let done = store.expire(false, &mut || Ok(()));
         (done, std::mem::take(&mut *older.asked.lock()))

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mqstore::delivery::{
-    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, OlderMessages, Queue,
+    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue,
     StartOffset,
 };
 use mqstore::options::DamagePolicy;
@@ -16,7 +16,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
-use crate::archive::PythonMessages;
 use crate::convert::arguments::{count, duration, offset, queue, time, wait};
 use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
@@ -143,7 +142,7 @@ pub(crate) fn offset_history(
 #[pymethods]
 impl NativeConsumer {
     #[new]
-    #[pyo3(signature = (store, group, topics, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage, older))]
+    #[pyo3(signature = (store, group, topics, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage))]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     #[expect(clippy::fn_params_excessive_bools, reason = "each is a separate argument in Python")]
     fn new(
@@ -159,14 +158,9 @@ impl NativeConsumer {
         on_lost: &str,
         history: bool,
         on_damage: &Bound<'_, PyAny>,
-        older: bool,
     ) -> PyResult<Self> {
         let on_damage = damage_policy(on_damage)?;
         let filter = message_filter(filter)?;
-        let archive = older.then(|| {
-            let store = store.as_any().clone().unbind();
-            Arc::new(PythonMessages::new(store, filter.clone(), on_damage)) as Arc<dyn OlderMessages>
-        });
         let (py, native) = (store.py(), store.get());
         let (core, shared) = (native.core()?, native.shared());
         let options = ConsumerOptions {
@@ -188,7 +182,6 @@ impl NativeConsumer {
             },
             on_damage,
             history,
-            older: archive,
         };
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         let consumer = delivered(py, || core.consumer(group, &topics, options))?;

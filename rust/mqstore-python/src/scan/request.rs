@@ -61,6 +61,7 @@ pub(crate) fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest>
             None => DamagePolicy::Skip,
         },
         as_reads: entry(request, "as_reads")?.unwrap_or(false),
+        with_older: entry(request, "older")?.unwrap_or(false),
         with_deleted: false,
         expects_deletion: false,
         threads: entry(request, "threads")?.unwrap_or(1),

@@ -18,6 +18,8 @@ use crate::store::iterators::raised_again;
 pub(crate) struct RunningScan<S: ScanSink> {
     pub(crate) shared: Arc<SharedStore>,
     scan: ForkGuarded<Scan<S>>,
+    /// Whether the transport of the store or of its archive may be Python, which the workers call.
+    calls_python: bool,
 }
 
 impl<S: ScanSink> RunningScan<S> {
@@ -25,10 +27,9 @@ impl<S: ScanSink> RunningScan<S> {
     pub(crate) fn next(&mut self) -> Result<ScanOutput<S::Batch>, StoreError> {
         let Some(scan) = self.scan.get_mut() else { return Ok(ScanOutput::End) };
         let Ok(store) = self.shared.store() else { return Ok(ScanOutput::End) };
-        if !store.files().vfs.is_remote() {
+        if !self.calls_python {
             return scan.next(SLICE);
         }
-        // The workers call the transport, which is Python.
         let step = without_interpreter(|| scan.next(SLICE));
         let closed = || Err(StoreError::Closed { path: store.path().to_path_buf() });
         settled(store, step.unwrap_or_else(closed))
@@ -37,7 +38,7 @@ impl<S: ScanSink> RunningScan<S> {
 
 impl<S: ScanSink> Drop for RunningScan<S> {
     fn drop(&mut self) {
-        if !self.shared.store().is_ok_and(|store| store.files().vfs.is_remote()) {
+        if !self.calls_python || self.shared.is_forked() {
             return;
         }
         // The end of a scan waits for its workers, which may wait for the interpreter.
@@ -80,12 +81,13 @@ impl<S: ScanSink> ScanHandle<S> {
             let store = detached(py, || folder.read_log(Ok))?;
             SharedStore::new(store, text, None)
         };
-        let store = shared.working()?;
+        let store = shared.reads()?;
         let scan = about_topic(py, store, || store.scan(request, make))?;
         shared.say_notes(py, 3)?;
         let (start, limit, follows_entries) = (scan.start(), scan.limit(), scan.follows_entries());
         let scan = ForkGuarded::new(Arc::clone(&shared), scan);
-        let running = RunningScan { shared: Arc::clone(&shared), scan };
+        let calls_python = store.files().vfs.is_remote() || request.with_older;
+        let running = RunningScan { shared: Arc::clone(&shared), scan, calls_python };
         Ok(Self {
             running: Mutex::new(Some(running)),
             passed: Mutex::default(),

@@ -7,7 +7,7 @@ use mqstore::store::{ArchiveState, SealedSegment};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::{about_topic, detached, files_at};
+use crate::runtime::{detached, files_at};
 use crate::store::NativeStore;
 
 /// Log offset, length, the store times of the first and the last record of a segment, and the last change of its file.
@@ -85,19 +85,6 @@ fn advance_archive(
     Ok(found.is_some_and(|archive| archive.settings == next.settings))
 }
 
-/// Returns the queues of a topic, each with its smallest offset that can be read and the offset after its largest one.
-/// For a compaction topic the list is empty: its compaction files have its older messages.
-#[pyfunction]
-fn queue_bounds(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<Vec<(i32, i64, i64)>> {
-    let core = store.get().core()?;
-    about_topic(store.py(), core, || {
-        core.catch_up()?;
-        let ids = if core.keeps_newest(topic) { Vec::new() } else { core.queue_ids(topic)? };
-        let bounds = |id| core.bounds(topic, id).map(|(min, max)| (id, min, max));
-        ids.into_iter().map(bounds).collect()
-    })
-}
-
 /// Returns the log offset before which the records of a topic are hidden, by its deletion or its retention; 0 if none
 /// are.
 #[pyfunction]
@@ -121,7 +108,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_archive, module)?)?;
     module.add_function(wrap_pyfunction!(set_archive_of_copy, module)?)?;
     module.add_function(wrap_pyfunction!(advance_archive, module)?)?;
-    module.add_function(wrap_pyfunction!(queue_bounds, module)?)?;
     module.add_function(wrap_pyfunction!(floor_offset, module)?)?;
     module.add_function(wrap_pyfunction!(floor_of_topic, module)?)
 }

@@ -153,7 +153,7 @@ impl MessageIterator {
 
     /// Returns the store, unless it is closed.
     fn open_store(&self) -> PyResult<&Store> {
-        let store = self.shared.store()?;
+        let store = self.shared.reads()?;
         if store.is_closed() {
             return Err(StoreClosedError::new_err((self.shared.path().to_owned(),)));
         }
@@ -247,7 +247,8 @@ impl IteratorState {
     /// Returns the result of `look`. After an error the iterator ends.
     fn or_done<T>(&mut self, look: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let found = look(self);
-        if found.is_err() {
+        // A read of an archive that does not answer tries again at the same place.
+        if found.is_err() && !self.source.is_before_log() {
             self.source = IteratorSource::Done;
         }
         found
@@ -334,6 +335,17 @@ impl IteratorState {
 }
 
 impl IteratorSource {
+    /// Whether the next messages are from before the log.
+    fn is_before_log(&self) -> bool {
+        match self {
+            Self::Queue(cursor) => cursor.is_before_log(),
+            Self::Topic(cursor) => cursor.is_before_log(),
+            Self::Follow(follow) => follow.cursor.as_ref().is_some_and(QueueCursor::is_before_log),
+            Self::FollowTopic(follow) => follow.follower.is_before_log(),
+            Self::Log(_) | Self::Lookup(_) | Self::Done | Self::Failed(_) => false,
+        }
+    }
+
     /// Returns the topic whose queues it reads; `None` for a walk of the log and for a look-up, which pass over messages
     /// that were deleted.
     fn topic(&self) -> Option<&str> {
@@ -393,7 +405,7 @@ impl Follow {
             if self.end.is_some_and(|end| self.next >= end) {
                 return Ok(LoopStep::End);
             }
-            if at_once && !store.nonblocking().is_caught_up() {
+            if at_once && !(store.nonblocking().is_caught_up() && self.is_in_log(store)?) {
                 return Ok(LoopStep::Later);
             }
             if !store.wait(&self.topic, self.queue_id, self.next, Duration::ZERO)? {
@@ -403,6 +415,11 @@ impl Follow {
                 store.read(&self.topic, self.queue_id, Some(self.next), self.end, self.filter.as_ref())?;
             (self.cursor, self.waited) = (Some(cursor.on_damage(self.on_damage)), true);
         }
+    }
+
+    /// Whether the log has the next message, or will have it.
+    fn is_in_log(&self, store: &Store) -> Result<bool, StoreError> {
+        Ok(self.next >= store.bounds(&self.topic, self.queue_id)?.0)
     }
 
     /// Waits for a message, for at most one slice; returns whether the iterator continues.
@@ -416,7 +433,7 @@ impl Follow {
 impl FollowTopic {
     /// Like [`IteratorState::ahead`], with at most `most` messages.
     fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<LoopStep, StoreError> {
-        if at_once && !(store.nonblocking().is_caught_up() && self.follower.is_near_end(NEAR_BYTES)?) {
+        if at_once && !(store.nonblocking().is_caught_up() && self.follower.is_near_end(store, NEAR_BYTES)?) {
             return Ok(LoopStep::Later);
         }
         Ok(match self.follower.next_of(store, most, LOOKS)? {

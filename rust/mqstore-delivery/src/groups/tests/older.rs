@@ -4,46 +4,12 @@ use std::sync::Arc;
 
 use super::{consumer, options, poll, queue};
 use crate::testing::{SimStore, put, small};
-use crate::{Broker, BrokerError, ConsumerOptions, LostMessagePolicy, OlderMessages, StartOffset};
+use crate::{Broker, BrokerError, ConsumerOptions, LostMessagePolicy, StartOffset};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::options::StoreOptions;
 use mqstore_engine::Store;
-
-/// Messages of one queue, from an offset on.
-#[derive(Debug)]
-struct Kept {
-    records: Vec<StoredRecord>,
-}
-
-impl OlderMessages for Kept {
-    fn first_offset(&self, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
-        assert_eq!((topic, queue_id), ("t", 0));
-        Ok(self.records.first().map(|record| record.queue_offset))
-    }
-
-    fn offset_for_time(&self, _: &str, _: i32, time_ms: i64) -> Result<Option<i64>, StoreError> {
-        let is_later =
-            |record: &&StoredRecord| record.view().is_ok_and(|view| view.store_timestamp >= time_ms);
-        Ok(self.records.iter().find(is_later).map(|record| record.queue_offset))
-    }
-
-    fn read(
-        &self,
-        _: &str,
-        _: i32,
-        (start, end): (i64, i64),
-        max: usize,
-    ) -> Result<(Vec<StoredRecord>, i64), StoreError> {
-        if self.records.first().is_none_or(|first| start < first.queue_offset) {
-            return Ok((Vec::new(), start));
-        }
-        let wanted = self.records.iter().filter(|record| (start..end).contains(&record.queue_offset));
-        let found: Vec<_> = wanted.take(max.min(7)).cloned().collect();
-        let next = found.last().map_or(end, |last| last.queue_offset + 1);
-        Ok((found, next))
-    }
-}
+use mqstore_engine::testing::OlderRecords;
 
 fn offsets(records: &[StoredRecord]) -> Vec<i64> {
     records.iter().map(|record| record.queue_offset).collect()
@@ -69,11 +35,10 @@ fn a_group_begins_and_continues_before_the_log() {
     let store = world.try_open(&StoreOptions { retention_bytes: Some(1), ..small() }).unwrap();
     let broker = Broker::new(&store).unwrap();
     let records = aged(&store);
-    let older: Arc<dyn OlderMessages> = Arc::new(Kept { records: records.clone() });
+    store.set_older(Some(Arc::new(OlderRecords::new(records.clone()))));
     for ordered in [false, true] {
         let group = format!("g-{ordered}");
-        let with =
-            || ConsumerOptions { older: Some(Arc::clone(&older)), ordered, ..ConsumerOptions::default() };
+        let with = || ConsumerOptions { ordered, ..ConsumerOptions::default() };
         let first = broker.consumer(&group, &["t"], with()).unwrap();
         assert_eq!(first.position("t", 0).unwrap(), 0);
         assert_eq!(offsets(&poll(&first, 5)), [0, 1, 2, 3, 4]);
@@ -117,10 +82,8 @@ fn what_nobody_has_is_lost() {
     let records = aged(&store);
     for (fails, group) in [(false, "g"), (true, "h")] {
         let on_lost = if fails { LostMessagePolicy::Fail } else { LostMessagePolicy::GoOn };
-        let older: Arc<dyn OlderMessages> = Arc::new(Kept { records: records[4..].to_vec() });
-        let consumer = broker
-            .consumer(group, &["t"], ConsumerOptions { older: Some(older), on_lost, ..options() })
-            .unwrap();
+        store.set_older(Some(Arc::new(OlderRecords::new(records[4..].to_vec()))));
+        let consumer = broker.consumer(group, &["t"], ConsumerOptions { on_lost, ..options() }).unwrap();
         if fails {
             // A new group begins with the first message that exists.
             assert_eq!(consumer.position("t", 0).unwrap(), 4);

@@ -430,6 +430,18 @@ impl NativeStore {
         detached(py, || store.wait_for_topic(topic, queue_id, &ends, Duration::ZERO))
     }
 
+    /// Returns the smallest offset that a read of a queue can begin with; the log has those from `min_offset` on.
+    fn _oldest_offset(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: i32,
+        min_offset: i64,
+    ) -> PyResult<i64> {
+        let store = self.reads()?;
+        about_topic(py, store, || store.oldest_offset(topic, queue_id, min_offset))
+    }
+
     fn _queues(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<QueueRow>> {
         let store = self.core()?;
         let found = about_topic(py, store, || store.queues(topic))?;
@@ -487,7 +499,7 @@ impl NativeStore {
         timeout: Option<&Bound<'_, PyAny>>,
         on_damage: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MessageIterator> {
-        let store = slf.get().core()?;
+        let store = slf.get().reads()?;
         if follow {
             slf.get().can_follow(store)?;
         }
@@ -525,7 +537,7 @@ impl NativeStore {
         filter: Option<&Bound<'_, PyAny>>,
         on_damage: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let store = self.core()?;
+        let store = self.reads()?;
         let most = n.map_or(Ok(TAIL), |most| count("n", most))?;
         let queue_id = queue_id.map(queue).transpose()?;
         let filter = message_filter(filter)?;
@@ -539,12 +551,13 @@ impl NativeStore {
 
     /// Returns the number of messages that `read(topic)` returns, without reading them.
     ///
-    /// It reads the queues only: 20 bytes for each message, except messages in compaction files.
+    /// It reads the queues only: 20 bytes for each message, except messages in compaction files. An archive has the
+    /// numbers in its manifest.
     ///
     /// Raises:
     ///     TopicNotFoundError: no such topic.
     fn count(&self, py: Python<'_>, topic: &str) -> PyResult<u64> {
-        let store = self.core()?;
+        let store = self.reads()?;
         let messages = interruptible(py, store, |pause| store.count(topic, pause))?;
         self.shared.say_notes(py, 1)?;
         Ok(messages)
@@ -570,7 +583,7 @@ impl NativeStore {
     /// consumers get. While a delayed message or a message of a transaction waits, it is the record in which it waits,
     /// and for a message that is gone, its dead letter.
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Option<StoredMessage>> {
-        let store = self.core()?;
+        let store = self.reads()?;
         let found = reading(py, store, || message_of_id(store, id))?;
         self.shared.say_notes(py, 1)?;
         Ok(found.map(StoredMessage::from))
@@ -581,7 +594,7 @@ impl NativeStore {
     /// Raises:
     ///     CorruptionError: no record starts there, or the topic of the record was deleted.
     fn get_at(&self, py: Python<'_>, commit_log_offset: &Bound<'_, PyAny>) -> PyResult<StoredMessage> {
-        let store = self.core()?;
+        let store = self.reads()?;
         let offset = number("commit_log_offset", commit_log_offset)?;
         let offset = u64::try_from(offset)
             .map_err(|_| PyValueError::new_err(format!("commit_log_offset {offset} is negative")))?;
@@ -600,7 +613,7 @@ impl NativeStore {
         #[pyo3(from_py_with = queue)] queue_id: i32,
         #[pyo3(from_py_with = offset)] queue_offset: i64,
     ) -> PyResult<Option<StoredMessage>> {
-        let store = self.core()?;
+        let store = self.reads()?;
         let found = about_topic(py, store, || store.message_at(topic, queue_id, queue_offset))?;
         Ok(found.map(StoredMessage::from))
     }
@@ -615,7 +628,7 @@ impl NativeStore {
         #[pyo3(from_py_with = queue)] queue_id: i32,
         #[pyo3(from_py_with = offsets)] queue_offsets: Vec<i64>,
     ) -> PyResult<Vec<Option<StoredMessage>>> {
-        let store = self.core()?;
+        let store = self.reads()?;
         let found = about_topic(py, store, || store.messages_at(topic, queue_id, &queue_offsets))?;
         Ok(found.into_iter().map(|found| found.map(StoredMessage::from)).collect())
     }
@@ -642,7 +655,7 @@ impl NativeStore {
         limit: Option<&Bound<'_, PyAny>>,
         newest_first: bool,
     ) -> PyResult<MessageIterator> {
-        let (py, store) = (slf.py(), slf.get().core()?);
+        let (py, store) = (slf.py(), slf.get().reads()?);
         let start = start_time.map(|when| time("start_time", when)).transpose()?;
         let end = end_time.map(|when| time("end_time", when)).transpose()?;
         let limit = limit.map(|limit| count("limit", limit)).transpose()?;
@@ -668,7 +681,7 @@ impl NativeStore {
         time: &Bound<'_, PyAny>,
         boundary: &str,
     ) -> PyResult<i64> {
-        let store = self.core()?;
+        let store = self.reads()?;
         let when = crate::convert::arguments::time("time", time)?;
         let boundary = match boundary {
             "lower" => Boundary::Lower,

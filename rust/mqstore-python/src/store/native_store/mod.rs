@@ -38,6 +38,11 @@ impl NativeStore {
         if self.place.is_some() { self.shared.working() } else { self.shared.store() }
     }
 
+    /// Returns the store for reads that continue in the archive, if there is one.
+    fn reads(&self) -> PyResult<&Store> {
+        self.shared.reads()
+    }
+
     /// Returns the state that iterators and scans share with this store.
     pub(crate) fn shared(&self) -> Arc<SharedStore> {
         Arc::clone(&self.shared)

@@ -75,6 +75,8 @@ pub struct ScanRequest {
     /// Whether the rows of compacted topics are their messages, as [`Store::read`](crate::Store::read) returns them, and
     /// not the records in the log. A later scan cannot continue such a scan.
     pub as_reads: bool,
+    /// Whether the rows before the log come from the archive, if the store has one.
+    pub with_older: bool,
     /// Whether a walk of the log also returns the records of deleted topics.
     pub with_deleted: bool,
     /// Whether the caller gets records elsewhere that are deleted before the scan reads them. Then no note names them.
@@ -152,7 +154,7 @@ impl RecordTest {
 
 /// The test whether a record is a row.
 #[derive(Clone, Debug)]
-pub(super) struct RowFilter {
+pub(crate) struct RowFilter {
     /// Sorted.
     topics: Option<Vec<String>>,
     /// Whether one of `topics` can be a light queue.
@@ -171,7 +173,7 @@ pub(super) struct RowFilter {
 }
 
 impl RowFilter {
-    pub(super) fn new(request: &ScanRequest, floors: Arc<FloorTable>) -> Self {
+    pub(crate) fn new(request: &ScanRequest, floors: Arc<FloorTable>) -> Self {
         let range = |start: Option<i64>, end: Option<i64>| {
             (start.is_some() || end.is_some()).then(|| (start.unwrap_or(i64::MIN), end.unwrap_or(i64::MAX)))
         };
@@ -204,7 +206,7 @@ impl RowFilter {
     }
 
     /// Whether a unit with this tags code can belong to a row.
-    pub(super) fn may_match_code(&self, tags_code: i64) -> bool {
+    pub(crate) fn may_match_code(&self, tags_code: i64) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.may_match_code(tags_code))
     }
 
@@ -212,7 +214,7 @@ impl RowFilter {
     /// queues that it names, except light queues that were deleted after the record at log offset `at`. A hidden record
     /// is in no queue. Without wanted topics, every other record is visited once. Ends when `visit` returns `false`.
     #[inline]
-    pub(super) fn visit_positions(
+    pub(crate) fn visit_positions(
         &self,
         record: &RecordView<'_>,
         at: u64,
@@ -239,7 +241,7 @@ impl RowFilter {
 
     /// Whether the record at log offset `at`, to which a unit leads, is before the floor of its topic. The minimum of a
     /// queue hides such records of the queue itself.
-    pub(super) fn hides_in_light_queue(&self, record: &RecordView<'_>, at: u64) -> bool {
+    pub(crate) fn hides_in_light_queue(&self, record: &RecordView<'_>, at: u64) -> bool {
         self.names_light_queue && self.floors.hides(record.topic, at)
     }
 
@@ -256,13 +258,13 @@ impl RowFilter {
     }
 
     /// Whether one of the offsets from `first` to `end` (exclusive) is in the wanted range.
-    pub(super) fn wants_offset(&self, first: i64, end: i64) -> bool {
+    pub(crate) fn wants_offset(&self, first: i64, end: i64) -> bool {
         self.offsets.is_none_or(|(from, to)| from < end && (first < to || to == i64::MAX))
     }
 
     /// Whether a record of a wanted queue meets all other conditions.
     #[inline]
-    pub(super) fn passes(&self, row: &ScanRow<'_>) -> bool {
+    pub(crate) fn passes(&self, row: &ScanRow<'_>) -> bool {
         let record = row.record;
         if record.is_placeholder() {
             return false;

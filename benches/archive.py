@@ -21,6 +21,7 @@ import random
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,7 +29,9 @@ from typing import Any
 
 import mqstore
 from mqstore._archive import place as places
-from mqstore._publish.local import Directory
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+from python_folders import Directory, with_directories
 
 QUEUES = 4
 AT_ONCE = 1000
@@ -52,7 +55,7 @@ class Requests:
             return found
 
         Directory.read = read  # type: ignore[method-assign]
-        places._transport_of = lambda target: target
+        places._transport_of = with_directories(places._transport_of)
 
     def taken(self) -> tuple[int, int]:
         """Return requests and bytes since the last call."""

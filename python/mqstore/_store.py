@@ -218,7 +218,7 @@ class _ArchiveLook:
 
     def __call__(self, settings: str, archived_to: int, log_start: int) -> str | None:
         """Returns why the archive does not have what the store recorded, or None."""
-        from mqstore._archive.owner import look_at_archive
+        from mqstore._archive.place import look_at_archive
 
         return look_at_archive(settings, archived_to, log_start, self._options)
 

@@ -25,13 +25,12 @@ from typing import Any
 
 import mqstore
 import mqstore.aio
-from archived_stores import python_transport
 from conftest import SMALL
-from mqstore._publish.local import Directory
 from mqstore._remote.failure import RequestFailure
 from mqstore.cli import run
 from mqstore.testing import ManualClock
 from mqstore.testing import open as open_for_test
+from python_folders import Directory, python_transport
 
 TOPICS = ("orders", "events", "jobs")
 QUEUES = 2

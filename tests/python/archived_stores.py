@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mqstore
 from conftest import SMALL
-from mqstore._archive import place as places
 
 SEGMENT = 64 << 10
 
 TOPICS = ("orders", "events")
 
 KEEPING = replace(SMALL, retention_bytes=1, advanced=replace(SMALL.advanced, delete_interval=0))
-
-
-@contextlib.contextmanager
-def python_transport() -> Iterator[None]:
-    """Lets new readers of archives in folders use a transport in Python, as for a URL."""
-    plain = places._transport_of
-    places._transport_of = lambda target: target
-    try:
-        yield
-    finally:
-        places._transport_of = plain
 
 
 def fill(store: mqstore.Store, count: int = 900, start: int = 0) -> None:

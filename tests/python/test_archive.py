@@ -16,7 +16,7 @@ import pytest
 
 import mqstore
 from conftest import SMALL, Cli
-from mqstore._archive import run
+from mqstore._archive.archive import _SIZES as SIZES
 from restored_stores import SEGMENT, TOPICS, assert_identical, fill, filled_store, keeping, segments
 
 pytest.importorskip("pyarrow")
@@ -88,9 +88,9 @@ def test_later_segments_follow(store: mqstore.Store, tmp_path: Path) -> None:
 def test_small_ranges_give_the_same_bytes(
     store: mqstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_RANGE_BYTES", 20_000)
-    monkeypatch.setattr(run, "_COMMIT_BYTES", 2 * SEGMENT)
-    monkeypatch.setattr(run, "_GROUP_ROWS", 7)
+    monkeypatch.setitem(SIZES, "range_bytes", 20_000)
+    monkeypatch.setitem(SIZES, "commit_bytes", 2 * SEGMENT)
+    monkeypatch.setitem(SIZES, "group_rows", 7)
     steps: list[mqstore.Progress] = []
     store.archive.configure(tmp_path / "archive")
     report = store.archive.run(progress=steps.append)
@@ -105,7 +105,7 @@ def test_small_ranges_give_the_same_bytes(
 
 
 def test_several_ranges_of_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_RANGE_BYTES", 1)
+    monkeypatch.setitem(SIZES, "range_bytes", 1)
     options = replace(SMALL, segment_size=5 << 20)
     with mqstore.open(tmp_path / "store", "create", options=options) as opened:
         for number in range(1200):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import mqstore
-from archived_stores import KEEPING, fill, parquet_files, python_transport
-from mqstore._publish.local import Directory
+from archived_stores import KEEPING, fill, parquet_files
 from mqstore._remote.failure import RequestFailure
+from python_folders import Directory, python_transport
 
 pyarrow = pytest.importorskip("pyarrow")
 

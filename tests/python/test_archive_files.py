@@ -9,7 +9,6 @@ import pytest
 
 import mqstore
 from conftest import SMALL
-from mqstore._archive.layout import is_file_path
 from restored_stores import TOPICS, fill, filled_store
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -71,14 +70,6 @@ def test_long_names_of_topics_are_in_the_files(tmp_path: Path) -> None:
         assert store.archive.verify().ok
     folders = sorted(one.name for one in (tmp_path / "archive/v1").iterdir() if "=" in one.name)
     assert [len(one) <= 255 and one.startswith("topic_hash=") for one in folders] == [False, False, True, True]
-
-
-def test_former_names_of_files_are_known() -> None:
-    """A former version had these files in a folder `topic=` too."""
-    digits = f"{0:020}-{99:020}-0123abcd.parquet"
-    for folder in ("topic=%25DLQ_7ecd967cbf30d33f", "topic_hash=%25DLQ_7ecd967cbf30d33f", "topic=orders", "_bytes"):
-        assert is_file_path(f"{folder}/{digits}")
-    assert not is_file_path(f"other=orders/{digits}")
 
 
 def test_delta_names_the_files_without_a_copy(store: mqstore.Store, tmp_path: Path) -> None:

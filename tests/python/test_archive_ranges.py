@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import mqstore
-from mqstore import _native
 from archived_stores import KEEPING, parquet_files
+from mqstore import _native
 from mqstore._archive import place as places
-from mqstore._archive import run
-from mqstore._publish.local import Directory
+from mqstore._archive.archive import _SIZES as SIZES
+from python_folders import Directory, with_directories
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -35,7 +35,7 @@ class Counted:
             return found
 
         monkeypatch.setattr(Directory, "read", read)
-        monkeypatch.setattr(places, "_transport_of", lambda target: target)
+        monkeypatch.setattr(places, "_transport_of", with_directories(places._transport_of))
 
     def taken(self) -> tuple[int, int]:
         """Returns requests and bytes since the last call."""
@@ -139,7 +139,7 @@ def test_incompressible_and_large_bodies_need_little_more_than_their_bytes(
 def test_a_key_is_found_by_bloom_filters(
     homes: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_RANGE_BYTES", 20_000)
+    monkeypatch.setitem(SIZES, "range_bytes", 20_000)
     whole, short = homes
     with mqstore.open(whole) as store:
         report = store.archive.run_to(tmp_path / "small")
@@ -173,7 +173,7 @@ def filter_bytes(path: str) -> int:
 def test_bloom_filters_that_do_not_all_fit_stay_in_part(
     homes: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_RANGE_BYTES", 20_000)
+    monkeypatch.setitem(SIZES, "range_bytes", 20_000)
     whole, short = homes
     with mqstore.open(whole) as store:
         store.archive.run_to(tmp_path / "small")

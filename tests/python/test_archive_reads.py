@@ -17,7 +17,7 @@ import mqstore
 import mqstore.aio
 from archived_stores import KEEPING, SEGMENT, TOPICS, fill, rows_of
 from conftest import SMALL, Cli, target_at
-from mqstore._archive import run
+from mqstore._archive.archive import _SIZES as SIZES
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -95,10 +95,10 @@ def test_every_verb_has_the_messages_of_the_whole_log(
     whole, short = homes
     if ranges == "small":
         # Many files and row groups.
-        monkeypatch.setattr(run, "_RANGE_BYTES", 20_000)
-        monkeypatch.setattr(run, "_GROUP_ROWS", 7)
-        monkeypatch.setattr(run, "_PAGE_BYTES", 2000)
-        monkeypatch.setattr(run, "_PAGE_STEP_ROWS", 2)
+        monkeypatch.setitem(SIZES, "range_bytes", 20_000)
+        monkeypatch.setitem(SIZES, "group_rows", 7)
+        monkeypatch.setitem(SIZES, "page_bytes", 2000)
+        monkeypatch.setitem(SIZES, "page_step_rows", 2)
         with mqstore.open(whole) as store:
             store.archive.run_to(tmp_path / "small")
     times = times_of(whole)

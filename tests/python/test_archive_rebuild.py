@@ -12,22 +12,24 @@ import pytest
 
 import mqstore
 from conftest import SMALL, Cli
-from mqstore._archive import run
-from mqstore._archive.manifest import decoded
+from mqstore._archive.archive import _SIZES as SIZES
+from python_folders import Directory, python_transport
 from restored_stores import LONG, SEGMENT, assert_identical, fill, keeping, segments
 
 pyarrow = pytest.importorskip("pyarrow")
 
 
+_OF_EACH = ("number", "run", "created_timestamp", "checksum")
+
+
 def manifests(target: Path) -> list[Path]:
-    return sorted((target / "v1/_manifest").iterdir())
+    return sorted((target / "v1/_manifest").glob("*.json"))
 
 
 def newest(target: Path) -> dict[str, object]:
     """Returns what the newest manifest says, except what differs in every manifest."""
-    found = decoded("m", manifests(target)[-1].read_bytes())
-    same = replace(found, number=0, run="0" * 32, created_timestamp=0)
-    return json.loads(same.encoded())  # type: ignore[no-any-return]
+    values: dict[str, object] = json.loads(manifests(target)[-1].read_bytes())
+    return {name: value for name, value in values.items() if name not in _OF_EACH}
 
 
 def lose_all(target: Path) -> None:
@@ -51,7 +53,7 @@ def lose_the_newest(target: Path) -> None:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store with an archive of two runs in `archive`, with segments of two lengths and several ranges."""
-    monkeypatch.setattr(run, "_RANGE_BYTES", 100_000)
+    monkeypatch.setitem(SIZES, "range_bytes", 100_000)
     with mqstore.open(tmp_path / "store", "create", options=SMALL) as store:
         store.archive.configure(tmp_path / "archive")
         fill(store, 300)
@@ -111,23 +113,23 @@ def test_only_complete_segments_are_taken(home: Path, tmp_path: Path) -> None:
 
 
 def test_files_of_a_run_that_failed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mqstore._archive.place import ArchivePlace
-
     target = tmp_path / "archive"
+    create = Directory.put_if_absent
+
+    class StoppedError(BaseException):
+        pass
+
+    def stop(self: Directory, path: str, content: bytes) -> bool:
+        if path.endswith(".json"):
+            raise StoppedError
+        return create(self, path, content)
+
     with mqstore.open(tmp_path / "store", "create", options=SMALL) as store:
         fill(store)
-
-        class StoppedError(BaseException):
-            pass
-
-        def stop(_self: ArchivePlace, _manifest: object) -> None:
-            raise StoppedError
-
-        with monkeypatch.context() as killing:
+        with monkeypatch.context() as killing, python_transport():
             # All files are there, and then some of them.
-            killing.setattr(ArchivePlace, "create", stop)
-            killing.setattr(ArchivePlace, "discard", lambda _self, _paths: None)
-            killing.setattr(ArchivePlace, "withdraw", stop)
+            killing.setattr(Directory, "put_if_absent", stop)
+            killing.setattr(Directory, "delete", lambda _self, _paths: None)
             for _ in range(2):
                 with pytest.raises(StoppedError):
                     store.archive.run_to(target)
@@ -145,7 +147,7 @@ def test_files_of_a_run_that_failed_are_left_out(tmp_path: Path, monkeypatch: py
 
 
 def test_an_archive_of_some_topics_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_RANGE_BYTES", 1)
+    monkeypatch.setitem(SIZES, "range_bytes", 1)
     target = tmp_path / "archive"
     with mqstore.open(tmp_path / "store", "create", options=SMALL) as store:
         fill(store, 90)

@@ -16,13 +16,13 @@ import mqstore
 import mqstore.aio
 import rocketmq_bytes as raw
 from archive_histories import failing_at, log_offsets, printed
-from archived_stores import KEEPING, SEGMENT, TOPICS, fill, python_transport, rows_of
+from archived_stores import KEEPING, SEGMENT, TOPICS, fill, rows_of
 from conftest import SMALL
-from mqstore._archive import run
-from mqstore._publish.local import Directory
+from mqstore._archive.archive import _SIZES as SIZES
 from mqstore._remote.failure import RequestFailure
 from mqstore.testing import ManualClock
 from mqstore.testing import open as open_for_test
+from python_folders import Directory, python_transport
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -220,7 +220,7 @@ def test_records_that_are_no_messages_do_not_count(first: int, tmp_path: Path, m
         return [*found, list(store.read("t")), [store.message_at("t", 0, first + one) for one in range(20)]]
 
     # Several files.
-    monkeypatch.setattr(run, "_RANGE_BYTES", 20_000)
+    monkeypatch.setitem(SIZES, "range_bytes", 20_000)
     with mqstore.open(home, "rw", options=KEEPING) as store:
         store.archive.configure(tmp_path / "cold")
         for _ in range(100):

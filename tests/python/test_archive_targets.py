@@ -7,19 +7,20 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mqstore
+from archive_manifests import encoded
 from conftest import SMALL, target_at
 from failing_requests import WAYS, KilledError, failing
 from mqstore import _native
-from mqstore._archive import run
-from mqstore._archive.manifest import decoded
+from mqstore._archive import place as places
+from mqstore._archive.archive import _SIZES as SIZES
 from mqstore._remote.failure import RequestFailure
+from python_folders import Directory, python_transport, with_directories
 from restored_stores import SEGMENT, assert_identical, fill, filled_store, keeping, segments
 
 pytest.importorskip("pyarrow")
@@ -64,8 +65,7 @@ class Requests:
     """The requests that change or read objects of an archive, with failures."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from mqstore._publish.local import Directory
-
+        monkeypatch.setattr(places, "_transport_of", with_directories(places._transport_of))
         self.calls: list[str] = []
         self.before: Callable[[int, str], None] = lambda _number, _name: None
         self.after: Callable[[int, str], None] = lambda _number, _name: None
@@ -98,9 +98,8 @@ class Requests:
 def test_whichever_request_fails_nothing_is_lost(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each failure, retention deletes only what a readable archive has, and the next run continues."""
     # One range and one upload at a time, so that the requests have an order.
-    monkeypatch.setattr(run, "_MOST_WRITERS", 1)
-    monkeypatch.setattr(run, "_COMMIT_BYTES", 3 * SEGMENT)
-    monkeypatch.setattr("mqstore._publish.create._PAUSES", (0,))
+    monkeypatch.setitem(SIZES, "writers", 1)
+    monkeypatch.setitem(SIZES, "commit_bytes", 3 * SEGMENT)
     requests = Requests(monkeypatch)
     origin = tmp_path / "origin"
     with mqstore.open(origin, "create", options=SMALL) as opened:
@@ -147,13 +146,10 @@ def test_whichever_request_fails_nothing_is_lost(way: str, tmp_path: Path, monke
 def test_a_failed_request_is_a_typed_error(
     store: mqstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Any, error: type[Exception], name: str
 ) -> None:
-    from mqstore._publish.local import Directory
-
     def fail(_self: object, *_arguments: object) -> None:
         raise RequestFailure(cause, "", "as the test wants")
 
-    monkeypatch.setattr("mqstore._publish.create._PAUSES", (0,))
-    with monkeypatch.context() as failing:
+    with monkeypatch.context() as failing, python_transport():
         failing.setattr(Directory, name, fail)
         with pytest.raises(error):
             store.archive.run_to(tmp_path / "archive")
@@ -165,8 +161,6 @@ def test_a_failed_request_is_a_typed_error(
 def test_a_target_that_returns_half_a_file_gets_no_manifest(
     store: mqstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mqstore._publish.local import Directory
-
     plain = Directory.get
 
     def half(self: Directory, path: str) -> bytes | None:
@@ -174,7 +168,7 @@ def test_a_target_that_returns_half_a_file_gets_no_manifest(
         return content[: len(content) // 2] if content and path.endswith(".parquet") else content
 
     store.archive.configure(tmp_path / "archive")
-    with monkeypatch.context() as failing:
+    with monkeypatch.context() as failing, python_transport():
         failing.setattr(Directory, "get", half)
         with pytest.raises(mqstore.CorruptionError, match="differs from what was written"):
             store.archive.run()
@@ -189,8 +183,6 @@ def test_a_target_that_keeps_a_manifest_badly_lets_nothing_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """The server answers that it has the manifest."""
-    from mqstore._publish.local import Directory
-
     plain = Directory.put_if_absent
 
     def bad(self: Directory, path: str, content: bytes) -> bool:
@@ -203,7 +195,7 @@ def test_a_target_that_keeps_a_manifest_badly_lets_nothing_be_deleted(
     with mqstore.open(tmp_path / "store", "create", options=keeping(2 * SEGMENT)) as store:
         store.archive.configure(tmp_path / "archive")
         fill(store)
-        with monkeypatch.context() as failing:
+        with monkeypatch.context() as failing, python_transport():
             failing.setattr(Directory, "put_if_absent", bad)
             with pytest.raises(mqstore.CorruptionError, match="differs from what was written"):
                 store.archive.run()
@@ -218,7 +210,7 @@ def test_a_clean_next_to_a_run_stops_it_and_nothing_is_lost(
     store: mqstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no minimum age, a clean removes the files of a run in progress."""
-    monkeypatch.setattr(run, "_MOST_WRITERS", 1)
+    monkeypatch.setitem(SIZES, "writers", 1)
     store.archive.run_to(tmp_path / "archive")
     fill(store, 80, start=450)
     shutil.copytree(tmp_path / "archive", tmp_path / "counted")
@@ -371,8 +363,6 @@ def test_a_target_is_compared_with_the_record_of_an_earlier_version(tmp_path: Pa
 
 
 def test_a_target_that_does_not_answer_keeps_all_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mqstore._publish.local import Directory
-
     def fail(_self: object, *_arguments: object) -> None:
         raise RequestFailure("denied", "", "as the test wants")
 
@@ -380,7 +370,7 @@ def test_a_target_that_does_not_answer_keeps_all_segments(tmp_path: Path, monkey
         store.archive.configure(tmp_path / "archive")
         fill(store)
         store.archive.run()
-        with monkeypatch.context() as failing:
+        with monkeypatch.context() as failing, python_transport():
             failing.setattr(Directory, "listed", fail)
             report = store.expire()
         assert (report.segments, "as the test wants" in report.kept[0]) == (0, True)
@@ -434,21 +424,24 @@ def test_damaged_archives_are_typed_errors(store: mqstore.Store, tmp_path: Path)
 def test_a_manifest_names_only_files_of_its_folder(store: mqstore.Store, tmp_path: Path) -> None:
     store.archive.configure(tmp_path / "archive")
     store.archive.run()
+    archive = mqstore.Archive(tmp_path / "archive")
     [path] = (tmp_path / "archive/v1/_manifest").iterdir()
-    manifest = decoded("m", path.read_bytes())
-    assert decoded("m", manifest.encoded()) == manifest
-    file, segment = manifest.files[0], manifest.segments[0]
+    content = path.read_bytes()
+    manifest = json.loads(content)
+    assert encoded(manifest) == content
+    [file, *_], [segment, *_] = manifest["files"], manifest["segments"]
     for wrong in (
-        replace(manifest, files=(replace(file, path="../../etc/passwd"),)),
-        replace(manifest, files=(replace(file, path="topic=a/../x.parquet"),)),
-        replace(manifest, files=(replace(file, rows=-1),)),
-        replace(manifest, files=(file, file)),
-        replace(manifest, segments=(segment, segment)),
-        replace(manifest, segments=(replace(segment, bytes=0),)),
-        replace(manifest, archive="x"),
+        {"files": [{**file, "path": "../../etc/passwd"}]},
+        {"files": [{**file, "path": "topic=a/../x.parquet"}]},
+        {"files": [{**file, "rows": -1}]},
+        {"files": [file, file]},
+        {"segments": [segment, segment]},
+        {"segments": [{**segment, "bytes": 0}]},
+        {"archive": "x"},
     ):
-        with pytest.raises(RequestFailure, match="cannot be used"):
-            decoded("m", wrong.encoded())
+        path.write_bytes(encoded({**manifest, **wrong}))
+        with pytest.raises(mqstore.CorruptionError, match="cannot be used"):
+            archive.files()
 
 
 @pytest.mark.parametrize(
@@ -469,10 +462,9 @@ def test_a_manifest_names_each_member(
     store.archive.run()
     [path] = (tmp_path / "archive/v1/_manifest").iterdir()
     values = json.loads(path.read_bytes())
-    del values["checksum"]
-    values[part] = change(values[part])
-    with pytest.raises(RequestFailure, match="a member is missing or unknown"):
-        decoded("m", json.dumps({**values, "checksum": _native.manifest_checksum(json.dumps(values))}).encode())
+    path.write_bytes(encoded({**values, part: change(values[part])}))
+    with pytest.raises(mqstore.CorruptionError, match="a member is missing or unknown"):
+        mqstore.Archive(tmp_path / "archive").files()
 
 
 def test_clean_removes_what_no_manifest_names(store: mqstore.Store, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import mqstore
 import mqstore.aio
 from conftest import SMALL, Cli
 from loops import in_loop
-from mqstore._archive import run
+from mqstore._archive.archive import _SIZES as SIZES
 from mqstore.errors import CorruptionError, ResultExistsError, StoreBusyError, StoreReadOnlyError, TopicNotFoundError
 
 TOPICS = ("t0", "t1", "t2", "t3")
@@ -181,7 +181,7 @@ def test_an_archive_continues_after_its_last_record_was_replaced(expired: Path, 
 
 def test_a_reclaim_during_a_run_ends_the_run(expired: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr(run, "_RANGE_BYTES", 100_000)
+    monkeypatch.setitem(SIZES, "range_bytes", 100_000)
     cold = tmp_path / "cold"
     with mqstore.open(expired, "rw") as store:
         with pytest.raises(StoreBusyError, match="run it again"):

@@ -321,9 +321,10 @@ def test_an_attempt_whose_objects_were_removed_publishes_nothing(empty_url: str,
 
 
 def test_writers_that_remove_empty_folders_do_not_disturb_each_other(tmp_path: Path) -> None:
-    from mqstore._publish.local import Directory
+    from mqstore._publish.local import Folder
 
-    target = Directory(str(tmp_path / "target"))
+    pytest.importorskip("fsspec")
+    target = Folder(f"file://{tmp_path}/target", "target", {})
     problems: list[BaseException] = []
 
     def write(name: str) -> None:

@@ -77,9 +77,12 @@ def _busy(path: Path) -> OSError:
     return StoreBusyError(f"{path}: another call is writing this; wait for it, or choose another name")
 
 
-def chunks(file: Path, length: int, size: int) -> Iterator[bytes]:
-    """Yields the first `length` bytes of a file, at most `size` at a time."""
-    with file.open("rb") as content:
+def chunks(source: Path | bytes, length: int, size: int) -> Iterator[bytes]:
+    """Yields the first `length` bytes of a file or of the memory, at most `size` at a time."""
+    if isinstance(source, bytes):
+        yield from (source[at : min(at + size, length)] for at in range(0, length, size))
+        return
+    with source.open("rb") as content:
         while length > 0 and (part := content.read(min(size, length))):
             length -= len(part)
             yield part

@@ -11,7 +11,6 @@
 is created by a request that fails if it exists, so of two runs at the same time one publishes its files. The layout is
 the same in a folder and at a URL.
 
-The steps of a run are: scan, write to a local file, decode this file again and compare it with the log, upload, read
-the object back, create the next manifest, move the log offset in `mqstore/archive` of the store. Retention removes no
-segment after that log offset.
+The native module has the steps of all verbs. Here are their arguments, their reports, and the reads of a store that
+continue in its archive.
 """

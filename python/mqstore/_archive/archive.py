@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._archive.layout import MANIFESTS, ROOT, is_file_path, manifest_number
-from mqstore._archive.owner import COPIED, settings_with
+from mqstore._admin.files import disk_of, locked_folder
 from mqstore._archive.place import ArchivePlace
-from mqstore._archive.restore import Restore
-from mqstore._archive.run import Run, Settings, checked
+from mqstore._options import StoreOptions, native_form
 from mqstore._paths import home_of
 from mqstore._reports import (
     ArchiveFile,
+    ArchiveQueue,
     ArchiveReport,
     ArchiveRestoreReport,
     ArchiveVerifyReport,
     CleanReport,
     Progress,
     UnusedObject,
+    native_progress,
 )
 from mqstore._times import duration_of, milliseconds_of
-from mqstore.errors import CorruptionError, InvalidOptionError
+from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mqstore._archive.manifest import ArchivedFile, ArchiveManifest
-    from mqstore._options import StoreOptions
     from mqstore._store import Store
     from mqstore.types import Duration, StorePath, Time
 
 _MOST_LEVEL = 19
 
-# Objects of one request.
-_MOST_REMOVED = 1000
+_COPIED = "copied"
+"""Setting of a copy, which the native module adds: its reads continue in the archive, and it does not extend it."""
+
+_SIZES: dict[str, int] = {}
+"""Sizes of runs that replace the default ones. For tests."""
 
 
 class Archive:
@@ -78,8 +79,8 @@ class Archive:
             CorruptionError: the manifest is damaged.
             StorePermissionError, StoreIOError: a request failed.
         """
-        files = self._place.must_have().files
-        return tuple(self._file(one) for one in files if topic is None or one.topic == topic)
+        rows = self._place.native.files()
+        return tuple(_file_of(row) for row in rows if topic is None or row[1] == topic)
 
     def paths(self, topic: str | None = None) -> list[str]:
         """Returns the paths or URLs of the Parquet files with records, for other programs.
@@ -95,9 +96,8 @@ class Archive:
         Raises:
             ResultNotFoundError, CorruptionError, StorePermissionError, StoreIOError: as for `files`.
         """
-        files = self._place.must_have().files
-        wanted = (one for one in files if one.topic is not None and topic in (None, one.topic))
-        return [self._place.full_path(one.path) for one in wanted]
+        rows = self._place.native.files()
+        return [path for path, name, *_ in rows if name is not None and topic in (None, name)]
 
     def verify(
         self, *, rebuild_manifest: bool = False, progress: Callable[[Progress], object] | None = None
@@ -120,31 +120,10 @@ class Archive:
             StorePermissionError, StoreIOError: a request failed.
         """
         started = time.monotonic()
-        new: ArchiveManifest | None = None
-        problems: list[str] = []
-        if rebuild_manifest and self._place.objects():
-            from mqstore._archive.rebuild import rebuilt
-
-            new, problems = rebuilt(self._place)
-        manifest = new or self._place.must_have()
-        total, done, records = sum(one.bytes for one in manifest.files), 0, 0
-        for one in manifest.files:
-            try:
-                records += self._check(one)
-            except CorruptionError as error:
-                problems.append(str(error))
-            done += one.bytes
-            if progress is not None:
-                progress(Progress(done, total))
+        found = self._place.native.verify(rebuild_manifest, native_progress(progress))
+        problems = tuple(found.pop("problems"))
         return ArchiveVerifyReport(
-            target=self._place.shown,
-            rebuilt=new is not None,
-            ok=not problems,
-            files=len(manifest.files),
-            records=records,
-            bytes=total,
-            problems=tuple(problems),
-            seconds=round(time.monotonic() - started, 3),
+            target=self._place.shown, ok=not problems, problems=problems, seconds=_seconds(started), **found
         )
 
     def restore(
@@ -183,15 +162,18 @@ class Archive:
             StoreBusyError: another call writes the same directory.
             DiskFullError: no space for the directory.
         """
+        home = Path(home_of(directory, "restore to it"))
         first = None if since is None else milliseconds_of("since", since)
         last = None if until is None else milliseconds_of("until", until)
-        chosen = _topics(topics)
-        home = Path(home_of(directory, "restore to it"))
-        manifest = self._place.must_have()
-        if not manifest.segments:
-            raise InvalidOptionError("since", f"{self._place.shown} has no segments")
-        wanted = None if chosen is None else frozenset(chosen)
-        return Restore(self._place, manifest, home, wanted, (first, last), options, progress).restore()
+        started = time.monotonic()
+        restore = self._place.native.restore(_topics(topics), first, last)
+        if home.is_symlink() or (home.exists() and not (home.is_dir() and not any(home.iterdir()))):
+            raise FileExistsError(f"{home}: exists already and is not empty; choose a new directory")
+        partial = Path(f"{home}.partial")
+        form = native_form(options or StoreOptions())
+        with locked_folder(partial), disk_of(partial, "restoring the archive"):
+            found = restore.run(partial, home, self._place.text, form, native_progress(progress))
+        return ArchiveRestoreReport(target=self._place.shown, path=str(home), seconds=_seconds(started), **found)
 
     def clean(self, *, older_than: Duration = "7d", dry_run: bool = False) -> CleanReport:
         """Removes files that failed runs left, and manifests that newer ones have replaced.
@@ -204,54 +186,16 @@ class Archive:
         Raises:
             ResultNotFoundError, CorruptionError, StorePermissionError, StoreIOError: as for `files`.
         """
-        newest_ms = time.time_ns() // 1_000_000 - int(duration_of("older_than", older_than) * 1000)
-        rows = self._place.objects()
-        # After the list, so that the files of a run that ends meanwhile are named.
-        manifest = self._place.must_have()
-        named = {f"{ROOT}/{one.path}" for one in manifest.files}
-
-        def is_unused(path: str) -> bool:
-            if path.startswith(MANIFESTS):
-                number = manifest_number(path)
-                return number < manifest.number if number is not None else "/probe-" in path
-            return path not in named and is_file_path(path.removeprefix(f"{ROOT}/"))
-
-        unused = [row for row in rows if is_unused(row[0])]
-        due = [row for row in unused if row[2] <= newest_ms]
-        for start in range(0, 0 if dry_run else len(due), _MOST_REMOVED):
-            self._place.delete([row[0] for row in due[start : start + _MOST_REMOVED]])
-        objects = tuple(UnusedObject(path, size, changed_ms) for path, size, changed_ms, _ in due)
+        age_ms = math.ceil(duration_of("older_than", older_than) * 1000)
+        rows, kept = self._place.native.clean(age_ms, dry_run)
+        objects = tuple(UnusedObject(*row) for row in rows)
         return CleanReport(
             url=self._place.shown,
             dry_run=dry_run,
             bytes=sum(one.bytes for one in objects),
             objects=objects,
-            kept=len(unused) - len(due),
+            kept=kept,
         )
-
-    def _file(self, one: ArchivedFile) -> ArchiveFile:
-        return ArchiveFile(
-            path=self._place.full_path(one.path),
-            topic=one.topic,
-            first_log_offset=one.start,
-            end_log_offset=one.end,
-            rows=one.rows,
-            bytes=one.bytes,
-            sha256=one.sha256,
-            record_bytes=one.record_bytes,
-            first_timestamp=one.first_timestamp,
-            last_timestamp=one.last_timestamp,
-            queues=one.queues,
-        )
-
-    def _check(self, one: ArchivedFile) -> int:
-        """Checks a file. Returns the number of its records."""
-        shown = self._place.full_path(one.path)
-        with self._place.opened(one) as path:
-            rows, record_bytes, crc_sum, *_ = _native.archive_file_summary(path, shown, one.record_bytes)
-        if (rows, record_bytes, crc_sum) != (one.rows, one.record_bytes, one.crc_sum):
-            raise CorruptionError(shown, 0, "its records are not those of the log: restore the file from a copy")
-        return 0 if one.topic is None else one.rows
 
 
 class StoreArchive:
@@ -316,22 +260,15 @@ class StoreArchive:
         if type(level) is not int or not 1 <= level <= _MOST_LEVEL:
             raise InvalidOptionError("level", f"must be an int from 1 to {_MOST_LEVEL}, not {level!r}")
         place = ArchivePlace(target, target_options)
+        chosen = _topics(topics)
         values = {
             "target": place.text,
             "older_than": duration_of("older_than", older_than),
-            "topics": _topics(topics),
+            "topics": chosen,
             "level": level,
         }
-        settings, state = _settings_of(values), None
-        with suppress(CorruptionError):
-            # A damaged state says nothing; this call replaces it.
-            state = _native.archive_state(self._store)
-        manifest = checked(self._store, place, settings.topics, state)
-        start = self._store._stats()["log_min_offset"]
-        end = start if manifest is None else manifest.covered_from(start)
-        values["first"] = first = start if manifest is None else manifest.begin
-        text = settings_with(json.dumps(values, sort_keys=True), manifest)
-        _native.set_archive(self._store, (end, text))
+        place.check_outside(self._store.path)
+        first = place.native.configure(self._store, json.dumps(values, sort_keys=True), chosen)
         self._link(place.text, target_options, first)
 
     def run(
@@ -359,11 +296,11 @@ class StoreArchive:
             CorruptionError: the target does not have what the store archived there. To begin a new archive without
                 these messages, call `configure(None)` first.
             StorePermissionError, StoreIOError: a request failed.
-            DiskFullError: no space in the target, or in the folder for temporary files (`TMPDIR`).
+            DiskFullError: no space in the target.
         """
         state = self._configured()
-        values, known = json.loads(state[1]), state[1]
-        if COPIED in values:
+        values = json.loads(state[1])
+        if _COPIED in values:
             reason = (
                 f"{self._store.path} is a copy of a store, whose archive it only reads: call archive.configure to "
                 "archive to another target, or to this one if the copy takes the place of the store"
@@ -371,14 +308,7 @@ class StoreArchive:
             raise InvalidOptionError("archive", reason)
         place = ArchivePlace(values["target"], target_options)
         self._store._archive_look.note(values["target"], target_options)
-        is_writer = self._store.mode != "r"
-
-        def advance(manifest: ArchiveManifest, end: int) -> None:
-            nonlocal known
-            new = settings_with(known, manifest)
-            known = new if _native.advance_archive(self._store, known, end, new) else known
-
-        return Run(self._store, place, _settings_of(values), state, advance if is_writer else None, progress).archive()
+        return self._run(place, values, state, self._store.mode != "r", progress)
 
     def run_to(
         self,
@@ -395,9 +325,26 @@ class StoreArchive:
         The arguments are those of `configure` and `run`. Retention does not wait for this archive.
         """
         place = ArchivePlace(target, target_options)
-        settings = Settings(duration_of("older_than", older_than), _as_tuple(_topics(topics)), level)
+        values = {"older_than": duration_of("older_than", older_than), "topics": _topics(topics), "level": level}
         state = _native.archive_state(self._store)
-        return Run(self._store, place, settings, state, None, progress).archive()
+        if state is not None and json.loads(state[1])["target"] != place.text:
+            # The record of another target says nothing.
+            state = None
+        return self._run(place, values, state, False, progress)
+
+    def _run(
+        self,
+        place: ArchivePlace,
+        values: Mapping[str, Any],
+        recorded: tuple[int, str] | None,
+        advances: bool,
+        progress: Callable[[Progress], object] | None,
+    ) -> ArchiveReport:
+        started = time.monotonic()
+        place.check_outside(self._store.path)
+        settings = math.ceil(values["older_than"] * 1000), values["topics"], values["level"]
+        found = place.native.run(self._store, settings, recorded, advances, _SIZES, native_progress(progress))
+        return ArchiveReport(target=place.shown, bloom_filters=True, seconds=_seconds(started), **found)
 
     def files(
         self, topic: str | None = None, *, target_options: Mapping[str, Any] | None = None
@@ -449,12 +396,15 @@ class StoreArchive:
         return Archive(json.loads(self._configured()[1])["target"], target_options=target_options)
 
 
-def _settings_of(values: Mapping[str, Any]) -> Settings:
-    return Settings(values["older_than"], _as_tuple(values["topics"]), values["level"])
+def _file_of(row: tuple[Any, ...]) -> ArchiveFile:
+    """Returns a file from its row of the native module, whose queues are the last part."""
+    queues = tuple(ArchiveQueue(*one) for one in row[-1])
+    values: tuple[Any, ...] = (*row[:-1], queues)
+    return ArchiveFile(*values)
 
 
-def _as_tuple(topics: list[str] | None) -> tuple[str, ...] | None:
-    return None if topics is None else tuple(topics)
+def _seconds(started: float) -> float:
+    return round(time.monotonic() - started, 3)
 
 
 def _topics(topics: Any) -> list[str] | None:

@@ -44,10 +44,10 @@ class Hdfs(Listed):
             except FileNotFoundError:
                 return None
 
-    def put(self, path: str, file: Path, length: int) -> None:
-        """Writes the first bytes of a local file to a file, durably."""
+    def put(self, path: str, source: Path | bytes, length: int) -> None:
+        """Writes the first bytes of a local file or of the memory to a file, durably."""
         with self._steps(path), self._created(path) as copy:
-            for part in chunks(file, length, _COPY_BYTES):
+            for part in chunks(source, length, _COPY_BYTES):
                 copy.write(part)
 
     def put_if_absent(self, path: str, content: bytes) -> bool:

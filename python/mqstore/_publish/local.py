@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from mqstore import _native
+from mqstore._admin.files import chunks
 from mqstore._remote.failure import REMOVED, WRITE_DENIED, RequestFailure
 from mqstore._remote.file_system import FileSystem
 
@@ -52,10 +53,9 @@ class Memory(Listed):
         except FileNotFoundError:
             return None
 
-    def put(self, path: str, file: Path, length: int) -> None:
-        """Writes the first bytes of a local file as an object."""
-        with file.open("rb") as content:
-            self._system.pipe_file(f"{self._root}/{path}", content.read(length))
+    def put(self, path: str, source: Path | bytes, length: int) -> None:
+        """Writes the first bytes of a local file or of the memory as an object."""
+        self._system.pipe_file(f"{self._root}/{path}", b"".join(chunks(source, length, max(length, 1))))
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Writes an object unless it exists. Returns whether this call has written it."""
@@ -92,11 +92,14 @@ class Folder(Listed):
             except FileNotFoundError:
                 return None
 
-    def put(self, path: str, file: Path, length: int) -> None:
+    def put(self, path: str, source: Path | bytes, length: int) -> None:
         """Writes the first bytes of a local file to a file, durably."""
+        if isinstance(source, bytes):
+            # Archives in folders need no transport.
+            raise TypeError("a folder takes only files")
         dest = self._path(path)
         with _steps(path):
-            _in_folder(dest.parent, lambda: _native.copy_file(file, dest, length))
+            _in_folder(dest.parent, lambda: _native.copy_file(source, dest, length))
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Writes a file unless it exists, durably. Returns whether this call has written it."""
@@ -133,40 +136,6 @@ class Folder(Listed):
         return Path(self._root, path)
 
 
-class Directory(Folder):
-    """Files below a folder that is given by its path. Needs no other package."""
-
-    def __init__(self, path: str) -> None:
-        self.shown = path
-        self._root = path
-
-    def files(self) -> list[Row]:
-        """Returns all files."""
-        return self.listed("")
-
-    def entries(self, folder: str) -> tuple[list[str], list[str]]:
-        """Returns the names of the folders and of the files in a folder, which ends with a slash; "" is the root."""
-        names: tuple[list[str], list[str]] = [], []
-        with _steps(folder.rstrip("/")), suppress(FileNotFoundError, NotADirectoryError):
-            for one in os.scandir(self._path(folder)):
-                names[not one.is_dir()].append(one.name)
-        return names
-
-    def listed(self, folder: str) -> list[Row]:
-        """Returns the files in a folder, which ends with a slash, and in its folders."""
-        rows: list[Row] = []
-        with _steps(folder.rstrip("/")):
-            for inner, _, names in os.walk(self._path(folder), onerror=_raise_unless_missing):
-                for name in names:
-                    path = Path(inner, name)
-                    with suppress(FileNotFoundError):
-                        found = path.stat()
-                        time_ms = found.st_mtime_ns // 1_000_000
-                        version = f"{found.st_size}-{found.st_mtime_ns}"
-                        rows.append((path.relative_to(self._root).as_posix(), found.st_size, time_ms, version))
-        return rows
-
-
 def _read_at(descriptor: int, start: int, length: int) -> bytes:
     parts = []
     # One call reads at most 2 GiB.
@@ -174,11 +143,6 @@ def _read_at(descriptor: int, start: int, length: int) -> bytes:
         parts.append(part)
         start, length = start + len(part), length - len(part)
     return b"".join(parts)
-
-
-def _raise_unless_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
 
 
 def _in_folder(folder: Path, write: Callable[[], T]) -> T:

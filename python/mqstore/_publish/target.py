@@ -35,8 +35,8 @@ class Target(Protocol):
     def read(self, ranges: list[Range]) -> list[Part]:
         """Returns the bytes of each range; a range with the version "" is of any version of its object."""
 
-    def put(self, path: str, file: Path, length: int) -> None:
-        """Writes the first bytes of a local file as an object."""
+    def put(self, path: str, source: Path | bytes, length: int) -> None:
+        """Writes the first bytes of a local file or of the memory as an object."""
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Writes an object unless it exists. Returns whether this call has written it."""

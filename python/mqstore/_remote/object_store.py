@@ -138,16 +138,16 @@ class ObjectStore:
         except (self._errors.BaseError, OSError) as error:
             raise self._failure(error, path) from None
 
-    def put(self, path: str, file: Path, length: int) -> None:
-        """Writes the first bytes of a local file as an object, in several parts if they are many."""
+    def put(self, path: str, source: Path | bytes, length: int) -> None:
+        """Writes the first bytes of a local file or of the memory as an object, in several parts if they are many."""
         size = max(_PART_BYTES, length // _MOST_PARTS + 1)
         for pause in (*_PAUSES, None):
             try:
                 if length <= size:
-                    with file.open("rb") as content:
-                        self._obstore.put(self._store, path, content.read(length), use_multipart=False)
+                    content = b"".join(chunks(source, length, size))
+                    self._obstore.put(self._store, path, content, use_multipart=False)
                 else:
-                    parts = chunks(file, length, size)
+                    parts = chunks(source, length, size)
                     self._obstore.put(self._store, path, parts, chunk_size=size, max_concurrency=_PARTS)
             except (self._errors.BaseError, OSError) as error:
                 # A server answers 409 if the request conflicts with another one, which the transport does not repeat.

@@ -1,13 +1,11 @@
 """Stubs of the native module for archives; a part of `_mqstore.pyi`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from os import PathLike
-from typing import Any, Self, TypeAlias, final
+from typing import Any, Self, final
 
 from mqstore._mqstore import NativeStore, ScanRows
 from mqstore.types import OnDamage
-
-_Summary: TypeAlias = tuple[int, int, int, int | None, int | None, list[tuple[int, int, int, int]]]
 
 @final
 class ArchiveStream(Iterator[ScanRows]):
@@ -15,82 +13,85 @@ class ArchiveStream(Iterator[ScanRows]):
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> ScanRows: ...
-    def next_range(self, range_bytes: int, topics: set[str] | None) -> ArchiveRange | None:
-        """Returns the records of the next range of the log, of these topics or of all; None at the end.
-
-        A range ends after about so many bytes of columns. Only a single one has no records.
-        """
     def close(self) -> None:
         """Ends the pass. Its threads have stopped when this returns."""
-
-@final
-class ArchiveRange:
-    """The records of a range of the log. Threads can share it."""
-
-    @property
-    def start(self) -> int:
-        """First log offset."""
-    @property
-    def end(self) -> int:
-        """End."""
-    @property
-    def topics(self) -> list[str]:
-        """The topics of the records."""
-    @property
-    def gaps(self) -> list[tuple[int, int]]:
-        """The parts of the range without wanted records: first log offset and end."""
-    @property
-    def last(self) -> tuple[int, int] | None:
-        """Log offset and length of the last record; None without records."""
-    def summary(self, topic: str) -> _Summary:
-        """Returns what a manifest says of the records of a topic."""
-    def file(self, topic: str, sizes: tuple[int, int, int], level: int, facts: list[tuple[str, str]]) -> bytes | None:
-        """Returns a new file with the records of a topic; None if it does not give the same records.
-
-        The file is decoded again and compared with the log.
-
-        Args:
-            topic: the topic.
-            sizes: rows of a row group, bytes of a page, and the number of rows whose multiples end a page.
-            level: compression level of zstd.
-            facts: texts of the footer by name.
-        """
-    def clear(self) -> None:
-        """Frees the memory of the records."""
-
-@final
-class ArchiveLog:
-    """The segments of a log that is restored from an archive."""
-
-    def __new__(cls, folder: str) -> Self: ...
-    def add(self, base_offset: int, length: int) -> None:
-        """Creates the segment with this log offset and length; all its bytes are zero."""
-    def write_file(self, path: str | PathLike[str], shown: str, record_bytes: int | None) -> int:
-        """Writes what a file of the archive has of the segments. Returns the number of the records written.
-
-        Files come in the order of the log. `shown` names the file in errors.
-        """
-    def write(self, offset: int, content: bytes) -> None:
-        """Writes other bytes."""
-    def complete(self, start: int, end: int, placeholder_ms: int | None) -> list[tuple[int, int]]:
-        """Completes the log between two log offsets.
-
-        Writes the filler at the end of each segment, and with `placeholder_ms`, the store time of placeholders,
-        replaces all other missing records. Returns the missing ranges that are left: log offset and length.
-        """
-    def gaps(self) -> list[tuple[str, int, int, int]]:
-        """Returns the offsets of queues between two records that no record has.
-
-        Each with topic, queue, first offset, and the offset after the last one.
-        """
-    def sync(self) -> None:
-        """Syncs all segments and their folder."""
 
 @final
 class ArchiveTarget:
     """The objects of an archive. Threads can share it."""
 
     def __new__(cls, transport: object | None, shown: str, root: str) -> Self: ...
+    def files(self) -> list[tuple[Any, ...]]:
+        """Returns the files of the newest manifest.
+
+        Each with its path or URL, topic, first log offset and end of the range of the log, rows, bytes, digest, sum of
+        the lengths of the records, smallest and largest store time in epoch milliseconds, and the queues: number, first
+        and last offset, rows.
+        """
+    def run(
+        self,
+        store: NativeStore,
+        settings: tuple[int, list[str] | None, int],
+        recorded: tuple[int, str] | None,
+        advances: bool,
+        sizes: dict[str, int],
+        progress: Callable[[int, int], object] | None,
+    ) -> dict[str, int]:
+        """Archives all segments of a store that are due. Returns the numbers of the report.
+
+        Args:
+            store: the store.
+            settings: minimum age of the last record of a segment in milliseconds, the topics, sorted, and the
+                compression level.
+            recorded: what the store recorded about this archive: log offset and settings.
+            advances: whether to move this log offset.
+            sizes: sizes by name that replace the default ones.
+            progress: callback with bytes of the log.
+        """
+    def configure(self, store: NativeStore, settings: str, topics: list[str] | None) -> int:
+        """Sets the archive of a store. Returns the log offset at which the archive begins.
+
+        `settings` are JSON with the target, and `topics` those in it.
+        """
+    def look(self, settings: str, archived_to: int, log_start: int) -> str | None:
+        """Returns why the archive does not have what a store recorded, or None.
+
+        The arguments are the settings and the log offset that the store recorded, and the start of its log.
+        """
+    def restore(self, topics: list[str] | None, since_ms: int | None, until_ms: int | None) -> ArchiveRestore:
+        """Chooses the segments of a restore."""
+    def verify(self, rebuild: bool, progress: Callable[[int, int], object] | None) -> dict[str, Any]:
+        """Reads all files. Returns the numbers and texts of the report.
+
+        With `rebuild`, makes a new manifest first if the newest one does not name complete files.
+        """
+    def clean(self, older_than_ms: int, dry_run: bool) -> tuple[list[tuple[str, int, int]], int]:
+        """Removes unused objects of a minimum age in milliseconds; with `dry_run`, only finds them.
+
+        Returns them, each with its path, bytes, and last change in epoch milliseconds; and the number of younger ones.
+        """
+
+@final
+class ArchiveRestore:
+    """A restore whose segments are chosen; created by `ArchiveTarget.restore`."""
+
+    def run(
+        self,
+        partial: PathLike[str],
+        home: PathLike[str],
+        target: str,
+        options: dict[str, Any],
+        progress: Callable[[int, int], object] | None,
+    ) -> dict[str, Any]:
+        """Restores the store. Returns the numbers of the report.
+
+        Args:
+            partial: the directory until it is complete; it exists.
+            home: its final path.
+            target: the archive as the settings of a store name it.
+            options: the dict of `mqstore._options.native_form`.
+            progress: callback with bytes of the files.
+        """
 
 @final
 class ArchivedRecordStream(Iterator[ArchivedRecords]):
@@ -107,11 +108,6 @@ class ArchivedRecords:
     def end(self) -> int:
         """The log offset after the first byte of the last record."""
 
-def archive_file_summary(path: str | PathLike[str], shown: str, record_bytes: int | None) -> _Summary: ...
-def archive_file_facts(
-    path: str | PathLike[str], shown: str
-) -> tuple[str | None, list[tuple[str, str]], _Summary, list[tuple[int, int]], int]: ...
-def archive_bytes_file(pieces: list[tuple[int, int, bytes]], level: int, facts: list[tuple[str, str]]) -> bytes: ...
 def check_archive_owner(
     store: NativeStore,
     shown: str,
@@ -119,17 +115,12 @@ def check_archive_owner(
     segments: list[tuple[int, int, int | None, int]],
     extends: bool,
 ) -> None: ...
-def manifest_problem(content: bytes) -> tuple[str, str] | None: ...
-def manifest_checksum(members: str) -> str: ...
+def create_segment(folder: PathLike[str], base_offset: int, length: int) -> None: ...
 def scan_archive(store: NativeStore, start: int, end: int, threads: int) -> ArchiveStream: ...
-def sealed_segments(store: NativeStore, start: int) -> list[tuple[int, int, int | None, int, int]]: ...
-def segment_inodes(store: NativeStore, start: int, end: int) -> dict[int, int]: ...
 def read_log(store: NativeStore, offset: int, length: int) -> bytes: ...
 def is_reclaimed_at(store: NativeStore, offset: int) -> bool: ...
 def archive_state(store: NativeStore) -> tuple[int, str] | None: ...
 def set_archive(store: NativeStore, archive: tuple[int, str] | None) -> None: ...
-def set_archive_of_copy(path: str | PathLike[str], log_end: int, settings: str) -> None: ...
-def advance_archive(store: NativeStore, known: str, archived_to: int, settings: str) -> bool: ...
 def link_archive(store: NativeStore, target: ArchiveTarget, begin: int, bloom_bytes: int) -> None: ...
 def unlink_archive(store: NativeStore) -> None: ...
 def link_unknown_archive(store: NativeStore) -> None: ...

@@ -7,21 +7,22 @@
 //! The checksum is the SHA-256 of the other members as JSON: names sorted, `, ` and `: ` between them, ASCII only.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::layout::{is_file_path, is_hex};
-use crate::records::QueueRows;
+use crate::layout::{hex, is_file_path, is_hex};
+use crate::records::{QueueRows, RowsSummary};
 
 const KIND: &str = "mqstore archive";
 const VERSION: u64 = 1;
 const REBUILD: &str = "verify the archive with rebuild_manifest";
 
 /// A file of the archive.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArchivedFile {
     /// Path below `v1`.
@@ -54,7 +55,7 @@ pub struct ArchivedFile {
 }
 
 /// A segment of the log that the archive contains completely.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArchivedSegment {
     /// Log offset of the first byte.
@@ -69,6 +70,32 @@ pub struct ArchivedSegment {
     pub last_ms: i64,
 }
 
+impl ArchivedFile {
+    /// Returns the entry of a file. `range` is its range of the log, and `sha256` the digest of its `bytes` bytes.
+    pub(crate) fn new(
+        path: &str,
+        topic: Option<&str>,
+        range: &Range<u64>,
+        summary: RowsSummary,
+        (bytes, sha256): (u64, String),
+    ) -> Self {
+        Self {
+            path: path.into(),
+            topic: topic.map(str::to_owned),
+            start: range.start,
+            end: range.end,
+            rows: summary.rows,
+            bytes,
+            sha256,
+            record_bytes: summary.record_bytes,
+            crc_sum: summary.crc_sum,
+            first_ms: summary.first_ms,
+            last_ms: summary.last_ms,
+            queues: summary.queues,
+        }
+    }
+}
+
 impl ArchivedSegment {
     /// Returns the log offset after the segment.
     pub fn end(&self) -> u64 {
@@ -77,7 +104,7 @@ impl ArchivedSegment {
 }
 
 /// The last record of the archive, which shows whether an archive and a log belong together.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastRecord {
     /// Its log offset.
@@ -89,7 +116,7 @@ pub struct LastRecord {
 }
 
 /// One state of an archive.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Manifest {
     /// Its number.
     pub number: u64,
@@ -122,7 +149,65 @@ pub struct WrongManifest {
     pub remedy: &'static str,
 }
 
+/// New segments of an archive, and their files.
+#[derive(Debug, Default)]
+pub(crate) struct Extension {
+    pub(crate) segments: Vec<ArchivedSegment>,
+    pub(crate) files: Vec<ArchivedFile>,
+    /// The last record in them.
+    pub(crate) last: Option<LastRecord>,
+}
+
 impl Manifest {
+    /// Returns the manifest of a new archive, before its first run.
+    pub(crate) fn first(archive: String, topics: Option<Vec<String>>) -> Self {
+        Self {
+            number: 0,
+            archive,
+            run: String::new(),
+            created_ms: 0,
+            topics,
+            segments: Vec::new(),
+            files: Vec::new(),
+            last: None,
+        }
+    }
+
+    /// Returns the next manifest, of the run with this id. The new files come in the order of the log.
+    pub(crate) fn extended(&self, run: &str, created_ms: i64, mut new: Extension) -> Self {
+        new.files.sort_by(|one, other| (one.start, &one.path).cmp(&(other.start, &other.path)));
+        let mut next = self.clone();
+        next.number += 1;
+        run.clone_into(&mut next.run);
+        next.created_ms = created_ms;
+        next.segments.extend(new.segments);
+        next.files.extend(new.files.into_iter().map(Arc::new));
+        next.last = new.last.or(next.last);
+        next
+    }
+
+    /// Returns the content of the object.
+    ///
+    /// # Errors
+    /// A value cannot be JSON, which is a bug.
+    pub fn encode(&self) -> serde_json::Result<Vec<u8>> {
+        let mut values = serde_json::Map::new();
+        values.insert("kind".to_owned(), KIND.into());
+        values.insert("version".to_owned(), VERSION.into());
+        if let Value::Object(members) = serde_json::to_value(self)? {
+            values.extend(members);
+        }
+        let mut values = Value::Object(values);
+        let checksum = checksum_of(&values);
+        if let Value::Object(members) = &mut values {
+            members.insert("checksum".to_owned(), checksum.into());
+        }
+        let mut text = String::new();
+        append_json(&values, JsonStyle::Compact, &mut text);
+        text.push('\n');
+        Ok(text.into_bytes())
+    }
+
     /// Decodes a manifest.
     ///
     /// # Errors
@@ -217,40 +302,55 @@ fn has_names(values: &Value) -> bool {
 
 /// Returns the checksum of the members of a manifest without `checksum`.
 pub fn checksum_of(values: &Value) -> String {
-    let mut text = String::new();
-    append_json(values, &mut text);
-    hex(&Sha256::digest(text.as_bytes()))
+    hex(&Sha256::digest(json_text(values).as_bytes()))
 }
 
-/// Returns bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
+/// How JSON is written, in ASCII only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum JsonStyle {
+    /// Names sorted, `, ` and `: ` between the parts.
+    Sorted,
+    /// No spaces.
+    Compact,
+}
+
+/// Returns values as JSON: names sorted, `, ` and `: ` between the parts, ASCII only.
+pub(crate) fn json_text(value: &Value) -> String {
+    let mut text = String::new();
+    append_json(value, JsonStyle::Sorted, &mut text);
     text
 }
 
-fn append_json(value: &Value, out: &mut String) {
+fn append_json(value: &Value, style: JsonStyle, out: &mut String) {
+    let space = if style == JsonStyle::Sorted { " " } else { "" };
+    let separate = |number: usize, out: &mut String| {
+        if number > 0 {
+            out.push(',');
+            out.push_str(space);
+        }
+    };
     match value {
         Value::String(text) => append_text(text, out),
         Value::Array(items) => {
             out.push('[');
             for (number, item) in items.iter().enumerate() {
-                out.push_str(if number > 0 { ", " } else { "" });
-                append_json(item, out);
+                separate(number, out);
+                append_json(item, style, out);
             }
             out.push(']');
         }
         Value::Object(members) => {
-            let mut sorted: Vec<_> = members.iter().collect();
-            sorted.sort_unstable_by_key(|(name, _)| *name);
+            let mut members: Vec<_> = members.iter().collect();
+            if style == JsonStyle::Sorted {
+                members.sort_unstable_by_key(|(name, _)| *name);
+            }
             out.push('{');
-            for (number, (name, value)) in sorted.into_iter().enumerate() {
-                out.push_str(if number > 0 { ", " } else { "" });
+            for (number, (name, value)) in members.into_iter().enumerate() {
+                separate(number, out);
                 append_text(name, out);
-                out.push_str(": ");
-                append_json(value, out);
+                out.push(':');
+                out.push_str(space);
+                append_json(value, style, out);
             }
             out.push('}');
         }

@@ -8,16 +8,25 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mqstore_base::error::StoreError;
-use mqstore_io::{RemoteCause, Target, TargetError};
+use mqstore_io::target::{create, keeps_existing};
+use mqstore_io::{Clock, RemoteCause, Target, TargetError, TargetObject, switch};
+use sha2::{Digest, Sha256};
 
-use crate::layout::{MANIFESTS, manifest_number, manifest_path, object};
-use crate::manifest::Manifest;
+use crate::layout::{MANIFESTS, hex, manifest_number, manifest_path, object};
+use crate::manifest::{ArchivedFile, Manifest};
 
 /// Actions, for errors.
 pub(crate) const READ: &str = "read the archive";
+pub(crate) const WRITE: &str = "archive to it";
+
+/// Files of one request.
+const MOST_REQUESTS: usize = 1000;
 
 const DIFFERS: &str =
     "the length or the digest of the file differs from what was written: restore the file, or archive again";
+
+/// Whether a manifest that was not created cannot appear later.
+pub(crate) type IsFinal = bool;
 
 /// The objects of an archive. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -116,9 +125,169 @@ impl Place {
         })?;
         let is_whole = |(part, range): (&Bytes, &Range<u64>)| part.len() as u64 == range.end - range.start;
         if found.len() != ranges.len() || !found.iter().zip(ranges).all(is_whole) {
-            return Err(corrupt(DIFFERS));
+            return Err(self.differs(path));
         }
         Ok(found)
+    }
+
+    /// Returns a file.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if it is missing; the request failed.
+    pub(crate) fn content(&self, path: &str) -> Result<Bytes, StoreError> {
+        let lost = |why: &str| {
+            let reason = format!("the archive needs this file, and {why}");
+            StoreError::corrupt(&self.full_path(path), 0, reason)
+        };
+        match self.target.get(&object(path)) {
+            Ok(content) => content.ok_or_else(|| lost("it is missing")),
+            // A disk that cannot read one file can read others.
+            Err(error) if self.target.folder().is_some() => Err(lost(&error.reason)),
+            Err(error) => Err(self.failed(READ, error)),
+        }
+    }
+
+    /// Returns a file, whose bytes must be those of the manifest.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if it is missing or damaged; the request failed.
+    pub(crate) fn checked_content(&self, file: &ArchivedFile) -> Result<Bytes, StoreError> {
+        let content = self.content(&file.path)?;
+        let is_same = content.len() as u64 == file.bytes && hex(&Sha256::digest(&content)) == file.sha256;
+        if is_same { Ok(content) } else { Err(self.differs(&file.path)) }
+    }
+
+    fn differs(&self, path: &str) -> StoreError {
+        StoreError::corrupt(&self.full_path(path), 0, DIFFERS)
+    }
+
+    /// Returns all objects of the archive, by path.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub fn objects(&self) -> Result<Vec<TargetObject>, StoreError> {
+        let folder = object("");
+        let mut found = self.target.list(&folder).map_err(|error| self.failed("list the archive", error))?;
+        found.sort_by(|one, other| one.path.cmp(&other.path));
+        found.dedup_by(|one, other| one.path == other.path);
+        Ok(found)
+    }
+
+    /// Removes objects, by their paths below the root.
+    ///
+    /// # Errors
+    /// A request failed.
+    pub(crate) fn delete(&self, action: &'static str, paths: &[String]) -> Result<(), StoreError> {
+        let mut parts = paths.chunks(MOST_REQUESTS);
+        parts.try_for_each(|some| self.target.delete(some)).map_err(|error| self.failed(action, error))
+    }
+
+    /// Makes the manifests durable. A run that has ended can have created one whose name is not.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub(crate) fn settle(&self) -> Result<(), StoreError> {
+        let settled = switch::step("archive.settle_manifests", || self.target.settle(MANIFESTS));
+        settled.map_err(|error| self.failed(WRITE, error))
+    }
+
+    /// Makes sure that the target creates an object only if it is absent. `id` is random.
+    ///
+    /// # Errors
+    /// [`StoreError::WrongTarget`] if it does not; a request failed.
+    pub(crate) fn probe(&self, id: &str) -> Result<(), StoreError> {
+        let path = format!("{MANIFESTS}probe-{id}");
+        let is_kept = keeps_existing(self.target(), &path);
+        // Without the permission to remove objects, the probe stays; it is no manifest.
+        let _ = self.target.delete(&[path]);
+        if is_kept.map_err(|error| self.failed(WRITE, error))? {
+            return Ok(());
+        }
+        let reason = "the server overwrites an object that a request creates only if it is absent (If-None-Match); \
+                      use another server";
+        Err(StoreError::WrongTarget { path: self.shown(), action: WRITE, reason: reason.to_owned() })
+    }
+
+    /// Writes a new file, by its path below `v1`, and reads it back.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if a clean has removed it; [`StoreError::Corrupt`] if it differs; a request failed.
+    pub(crate) fn upload(&self, path: &str, content: &[u8]) -> Result<(), StoreError> {
+        let object = object(path);
+        let found = self.target.put(&object, content).and_then(|()| self.target.get(&object));
+        let found = found.map_err(|error| self.failed(WRITE, error))?;
+        let found = found.ok_or_else(|| self.removed(&object))?;
+        if switch::on("archive.compare_uploaded") && *found != *content {
+            return Err(self.differs(path));
+        }
+        Ok(())
+    }
+
+    /// Makes sure that new files are still there in their full length.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if a clean has removed one; [`StoreError::Corrupt`] if one is shorter; a request failed.
+    pub(crate) fn check_present(&self, files: &[ArchivedFile]) -> Result<(), StoreError> {
+        for some in files.chunks(MOST_REQUESTS) {
+            let paths: Vec<String> = some.iter().map(|file| object(&file.path)).collect();
+            let ends = some.iter().map(|file| file.bytes.saturating_sub(1)..file.bytes);
+            let wanted: Vec<_> = paths.iter().map(String::as_str).zip(ends).collect();
+            let found = self.target.ranges(&wanted).map_err(|error| match error.cause {
+                RemoteCause::Changed => self.removed(&error.path),
+                _ => self.failed(WRITE, error),
+            })?;
+            let short = some.iter().zip(found).find(|(_, part)| part.len() != 1);
+            if let Some((file, _)) = short {
+                return Err(self.differs(&file.path));
+            }
+        }
+        Ok(())
+    }
+
+    fn removed(&self, object: &str) -> StoreError {
+        let reason = format!(
+            "{}/{object}: a clean of the archive has removed this file of the run, which was older than its older_than; \
+             no message is lost: run it again",
+            self.shown()
+        );
+        StoreError::Busy { reason }
+    }
+
+    /// Creates a manifest. Returns `None`; or the manifest of another run with this number.
+    ///
+    /// # Errors
+    /// The request failed, or a manifest with this number is damaged. Unless this is final, the manifest may appear later.
+    pub(crate) fn create(
+        &self,
+        clock: &dyn Clock,
+        action: &'static str,
+        manifest: &Manifest,
+    ) -> Result<Option<Manifest>, (StoreError, IsFinal)> {
+        let path = manifest_path(manifest.number);
+        let content = manifest.encode().map_err(|error| (self.wrong(&path, &error.to_string()), true))?;
+        let found = create(self.target(), clock, &path, &content);
+        let found = found.map_err(|failed| (self.failed(action, failed.error), failed.is_final))?;
+        let Some(found) = found else { return Ok(None) };
+        let found =
+            Manifest::decode(&found).map_err(|wrong| (self.wrong(&path, &wrong.to_string()), false))?;
+        // After an answer that was lost, the manifest is the own one.
+        Ok(Some(found).filter(|found| found.run != manifest.run))
+    }
+
+    /// Removes a manifest that this process has just created.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub(crate) fn withdraw(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        self.delete("withdraw the manifest", &[manifest_path(manifest.number)])
+    }
+
+    /// Removes files of a run that failed, as far as possible: the error of the run is the interesting one.
+    pub(crate) fn discard(&self, paths: &[String]) {
+        let paths: Vec<String> = paths.iter().map(|path| object(path)).collect();
+        if !paths.is_empty() {
+            let _ = self.delete(WRITE, &paths);
+        }
     }
 
     /// Returns the error of a failed request.

@@ -199,6 +199,16 @@ pub enum StoreError {
         /// The difference.
         reason: String,
     },
+    /// A URL at which this cannot be done.
+    #[error("{path}: cannot {action}: {reason}")]
+    WrongTarget {
+        /// The URL, without secrets.
+        path: String,
+        /// The refused action.
+        action: &'static str,
+        /// The reason, and what to do instead.
+        reason: String,
+    },
     /// Another operating-system error.
     #[error("{path}: {action}: {source}{}", remedy(.source).unwrap_or_default())]
     Io {

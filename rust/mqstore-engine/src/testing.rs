@@ -142,7 +142,7 @@ pub fn body(record: &StoredRecord) -> Vec<u8> {
     record.view().unwrap().body.to_vec()
 }
 
-/// An archive of a list of records, in the order of the log. A read returns three at once.
+/// An archive of a list of records, in the order of the log. A read returns seven at once.
 #[derive(Debug, Default)]
 pub struct OlderRecords {
     records: Mutex<Vec<StoredRecord>>,
@@ -223,7 +223,7 @@ impl OlderReads for RecordList {
         if self.ready.is_empty() {
             return Ok(None);
         }
-        let records: Vec<_> = self.ready.drain(..3.min(self.ready.len())).collect();
+        let records: Vec<_> = self.ready.drain(..7.min(self.ready.len())).collect();
         let next = self.ready.front().map_or(self.end, |next| next.queue_offset);
         Ok(Some(OlderBatch { records, next }))
     }
@@ -237,7 +237,7 @@ impl OlderRows for RecordList {
     fn next_rows(&mut self, visit: &mut dyn FnMut(&ScanRow<'_>)) -> Result<bool, StoreError> {
         self.of.request()?;
         let is_over = self.ready.is_empty();
-        for record in self.ready.drain(..3.min(self.ready.len())) {
+        for record in self.ready.drain(..7.min(self.ready.len())) {
             self.test.visit(&record.view().unwrap(), record.commit_log_offset, &mut *visit);
         }
         Ok(!is_over)

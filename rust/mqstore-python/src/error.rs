@@ -114,6 +114,7 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
         }
         StoreError::Busy { reason } => StoreBusyError::new_err((reason,)),
         StoreError::ResultNotFound { path } => ResultNotFoundError::new_err((path,)),
+        StoreError::WrongTarget { path, action, reason } => RemoteStoreError::new_err((path, action, reason)),
         StoreError::ResultExists { path, reason } => ResultExistsError::new_err((path, reason)),
         StoreError::Io { path, action, source } => io(&path, action, &source),
         other => MQStoreError::new_err((other.to_string(),)),

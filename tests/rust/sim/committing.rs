@@ -1,5 +1,5 @@
-//! Results outside a store, ended at any call or with any call failing: an export of parts, runs of an archive, and a
-//! fetched folder. Each has one commit or none, and what a call has committed is there after a loss of power.
+//! Results outside a store, ended at any call or with any call failing: an export of parts, and a fetched folder. Each
+//! has one commit or none, and what a call has committed is there after a loss of power.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,6 @@ const LIMITS: Limits = Limits { all_up_to: 2, singles: 4, random: 2, cuts: 1 };
 
 /// Parts of the export, and files of the fetched folder.
 const PARTS: usize = 3;
-/// Runs of the archive.
-const RUNS: usize = 2;
 
 fn out(name: &str) -> PathBuf {
     Path::new("/data/out").join(name)
@@ -94,59 +92,13 @@ fn check_export(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
         return Err("an export that had ended has no name".to_owned());
     }
     let folder = out("rows.partial");
+    if !exists(vfs, &folder) {
+        // The next call begins again.
+        return Ok(());
+    }
     let lost =
         (0..counted(vfs)).find(|number| !is_complete(vfs, &part(&folder, *number), &format!("row {number}")));
     lost.map_or(Ok(()), |number| Err(format!("the state counts part {number}, which is not complete")))
-}
-
-/// The manifests of the archive, each with the name of its file.
-fn manifests(vfs: &SimVfs) -> Vec<(usize, String)> {
-    let read = |number: usize| {
-        let found = vfs.read_file(&out("cold/manifest").join(number.to_string()), 100).ok()?;
-        Some((number, String::from_utf8_lossy(&found).into_owned()))
-    };
-    (0..2 * RUNS).filter_map(read).collect()
-}
-
-/// Runs of the archive by two programs: each uploads a file, and one of them creates the manifest.
-fn archive(vfs: &SimVfs, token: &str) -> io::Result<()> {
-    vfs.create_dir_all(&out("cold/manifest"))?;
-    // A run that has ended can have created a manifest whose name is not durable.
-    commit::sync_names(vfs, &out("cold/manifest"))?;
-    for number in manifests(vfs).len()..RUNS {
-        let mut created = 0;
-        for program in ["a", "b"] {
-            let name = format!("{number}-{program}-{token}");
-            write(vfs, &out("scratch"), &name)?;
-            let length = content(&name).len() as u64;
-            let folder = out("cold").join(program);
-            vfs.create_dir_all(&folder)?;
-            let _ = vfs.remove_file(&folder.join(&name));
-            commit::copy_file(vfs, &out("scratch"), &folder.join(&name), length)?;
-            let path = out("cold/manifest").join(number.to_string());
-            let new = out("cold/manifest").join(format!("{name}.new"));
-            let _ = vfs.remove_file(&new);
-            let text = format!("{program}/{name}");
-            created += usize::from(commit::create_file(vfs, &path, &new, text.as_bytes())?);
-        }
-        if created != 1 {
-            return Err(io::Error::other(format!("{created} programs created manifest {number}")));
-        }
-    }
-    Ok(())
-}
-
-fn check_archive(vfs: &SimVfs, runs: usize) -> Result<(), String> {
-    let manifests = manifests(vfs);
-    if manifests.len() < runs {
-        return Err(format!("{runs} runs had ended, and {} manifests are there", manifests.len()));
-    }
-    let is_lost =
-        |path: &str| !is_complete(vfs, &out("cold").join(path), path.rsplit('/').next().unwrap_or(path));
-    let lost = manifests.iter().find(|(_, path)| is_lost(path));
-    lost.map_or(Ok(()), |(number, name)| {
-        Err(format!("manifest {number} names {name:?}, which is not complete"))
-    })
 }
 
 /// The files of a fetched folder.
@@ -154,10 +106,10 @@ fn fetched(number: usize) -> (PathBuf, String) {
     (PathBuf::from(format!("folder{}/file{number}", number % 2)), format!("object {number}"))
 }
 
-/// Fetches a folder, and a file next to it, which is published first.
-fn fetch(vfs: &SimVfs) -> io::Result<()> {
+/// Fetches a folder, and a file next to it, which is published first. Returns whether this call has published it.
+fn fetch(vfs: &SimVfs) -> io::Result<bool> {
     if exists(vfs, &out("fetched")) {
-        return Ok(());
+        return Ok(false);
     }
     let partial = out("fetched.partial");
     vfs.create_dir_all(&partial)?;
@@ -168,7 +120,8 @@ fn fetch(vfs: &SimVfs) -> io::Result<()> {
     }
     write(vfs, &out("fetched.partial.mapping"), "mapping")?;
     commit::publish_file(vfs, &out("fetched.partial.mapping"), &out("fetched.mapping"))?;
-    commit::publish_folder(vfs, &partial, &out("fetched"))
+    commit::publish_folder(vfs, &partial, &out("fetched"))?;
+    Ok(true)
 }
 
 fn check_fetch(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
@@ -193,7 +146,6 @@ fn check_fetch(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
 #[derive(Debug, Default)]
 struct Done {
     export: Option<u64>,
-    archive: Option<u64>,
     fetch: Option<u64>,
 }
 
@@ -202,8 +154,6 @@ fn session(world: &World) -> Result<Done, String> {
     let mut done = Done::default();
     export(vfs).map_err(explain)?;
     done.export = Some(vfs.operations());
-    archive(vfs, "first").map_err(explain)?;
-    done.archive = Some(vfs.operations());
     fetch(vfs).map_err(explain)?;
     done.fetch = Some(vfs.operations());
     Ok(done)
@@ -213,7 +163,6 @@ fn check(end: &End<'_>, done: &Done, rng: &mut Rng) -> Result<(), String> {
     let world = end.world()?;
     let was = |call: Option<u64>| call.is_some_and(|call| call < end.call);
     check_export(&world.vfs, was(done.export))?;
-    check_archive(&world.vfs, if was(done.archive) { RUNS } else { 0 })?;
     check_fetch(&world.vfs, was(done.fetch))?;
     continued(&world, rng)
 }
@@ -221,17 +170,15 @@ fn check(end: &End<'_>, done: &Done, rng: &mut Rng) -> Result<(), String> {
 /// The next calls complete everything, also if they are ended once.
 fn continued(world: &World, rng: &mut Rng) -> Result<(), String> {
     let first = World::on(world.vfs.kill().map_err(explain)?);
-    session_again(&first, "second")?;
+    let has_fetched = session_again(&first)?;
     let after = World::on(State::chance(rng).image(&first.vfs)?.vfs);
     check_export(&after.vfs, true)?;
-    check_archive(&after.vfs, RUNS)?;
-    check_fetch(&after.vfs, true)
+    check_fetch(&after.vfs, has_fetched)
 }
 
-fn session_again(world: &World, token: &str) -> Result<(), String> {
+fn session_again(world: &World) -> Result<bool, String> {
     let vfs = &world.vfs;
     export(vfs).map_err(|error| format!("the export again: {error}"))?;
-    archive(vfs, token).map_err(|error| format!("the archive again: {error}"))?;
     fetch(vfs).map_err(|error| format!("the fetch again: {error}"))
 }
 
@@ -251,7 +198,7 @@ fn failing() -> Result<u64, String> {
             let world = World::on(begin.kill().map_err(explain)?);
             let fault = Fault::nth(nth);
             world.vfs.inject(if sticky { fault.sticky() } else { fault });
-            let done = session_again(&world, "first");
+            let done = session_again(&world);
             let fired = world.vfs.faults_fired();
             world.vfs.clear_faults();
             if fired == 0 {
@@ -261,7 +208,6 @@ fn failing() -> Result<u64, String> {
             let mut rng = Rng::new(nth);
             let at = |what: String| format!("call {nth} fails, {sticky}: {what}");
             check_export(&world.vfs, false).map_err(at)?;
-            check_archive(&world.vfs, 0).map_err(at)?;
             check_fetch(&world.vfs, false).map_err(at)?;
             continued(&world, &mut rng).map_err(at)?;
             tried += 1;

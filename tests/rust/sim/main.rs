@@ -26,6 +26,7 @@
 #![expect(clippy::needless_pass_by_value, reason = "the text of a failure is handed on")]
 #![expect(clippy::single_match_else, reason = "both outcomes of a call are worth a line")]
 
+mod archiving;
 mod check;
 mod committing;
 mod compacting;

@@ -12,8 +12,8 @@ use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
 use crate::{
-    committing, compacting, decay, faults, feeding, foreign, keeping, reclaiming, remaking, repairing,
-    staging, switches, timing,
+    archiving, committing, compacting, decay, faults, feeding, foreign, keeping, reclaiming, remaking,
+    repairing, staging, switches, timing,
 };
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
@@ -35,14 +35,8 @@ const SPARE: [(&str, &str); 31] = [
     ("repair.sync_log_folder", "the sync of the log's folders before the mark covers it"),
     ("snapshot.sync_last", "the sync of the log before the mark covers it"),
     ("snapshot.sync_cut", "no simulated snapshot is made between a record of a compacted queue and its unit"),
-    (
-        "restored_log.sync_segment",
-        "no simulated archive is restored; the tests of `mqstore-inspect` restore one",
-    ),
-    (
-        "restored_log.sync_names",
-        "no simulated archive is restored; the tests of `mqstore-inspect` restore one",
-    ),
+    ("restored_log.sync_segment", "the sync of the whole folder before its final name covers it"),
+    ("restored_log.sync_names", "the sync of the whole folder before its final name covers it"),
     ("snapshot.sync_linked", "a writer has synced its full segments before"),
     ("compaction.sync_cleared_job", "what a job leaves is swept by the next one"),
     ("compaction.sync_swept_jobs", "what a job leaves is swept by the next one"),
@@ -275,6 +269,14 @@ fn commits(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     committing::hunt(1, stop).map(|_| ())
 }
 
+fn archives(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    archiving::hunt(1, stop).map(|_| ())
+}
+
+fn targets(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    archiving::hunt_targets(60, stop)
+}
+
 fn failed_syncs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     faults::failed_syncs(400, stop).map(|_| ())
 }
@@ -303,7 +305,14 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
         ("deletions", deletions),
     ];
     let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
-        "commit" => ("commits", commits),
+        "archive" | "target" => {
+            hunts.insert(0, ("archives", archives));
+            ("targets", targets)
+        }
+        "commit" => {
+            hunts.insert(0, ("archives", archives));
+            ("commits", commits)
+        }
         "compaction" => ("compactions", compactions),
         "delay" => ("delays", delays),
         "feed" => ("feeds", feeds),

@@ -36,6 +36,7 @@ fn sources() -> Vec<(PathBuf, String)> {
         "mqstore-compaction/src",
         "mqstore-engine/src",
         "mqstore-inspect/src",
+        "mqstore-archive/src",
         "mqstore-delivery/src",
         "mqstore-io/src",
     ] {

@@ -39,8 +39,7 @@ def make_late_store(directory: Path) -> None:
     shutil.rmtree(staged, ignore_errors=True)
     try:
         staged.mkdir()
-        log = _native.ArchiveLog(str(staged))
-        log.add(length, length)
+        _native.create_segment(staged, length, length)
         _native.publish_folder(staged, directory / "commitlog")
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)

@@ -96,6 +96,24 @@ impl ArchiveFile {
         Ok(found)
     }
 
+    /// Returns the record at a log offset.
+    ///
+    /// # Errors
+    /// The file has no such record, is damaged, or cannot be read.
+    pub(crate) fn record_at(&self, log_offset: u64) -> Result<Vec<u8>, FileError> {
+        let mut found = None;
+        self.each_batch(NEEDED, |batch| {
+            let rows = ArchiveRows::of(batch)?;
+            for row in 0..batch.num_rows() {
+                if rows.log_offset(row)? == log_offset {
+                    rows.encode(row, found.insert(Vec::new()))?;
+                }
+            }
+            Ok(())
+        })?;
+        found.ok_or_else(|| FileError::damaged(format!("it has no record at log offset {log_offset}")))
+    }
+
     /// Calls `visit` with these columns of each row group.
     fn each_batch(
         &self,

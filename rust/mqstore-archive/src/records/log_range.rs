@@ -6,7 +6,7 @@ use std::ops::Range;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::file::{FileError, FileFact, FileSizes, write_rows};
 
@@ -20,7 +20,7 @@ const STORE_TIME: usize = 5;
 type Place = (i32, i64, i64, (usize, usize));
 
 /// The rows of one queue in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueRows {
     /// The queue.
@@ -134,13 +134,19 @@ pub struct LogRange {
     /// Their numbers by name.
     numbers: HashMap<String, usize>,
     gaps: Vec<(u64, u64)>,
+    start: u64,
     end: u64,
 }
 
 impl LogRange {
     /// Begins at a log offset.
     pub fn new(start: u64) -> Self {
-        Self { end: start, ..Self::default() }
+        Self { start, end: start, ..Self::default() }
+    }
+
+    /// Returns the range of log offsets; after [`Self::finish`].
+    pub fn log_range(&self) -> Range<u64> {
+        self.start..self.end
     }
 
     /// Adds the next records of the log, if `is_wanted` for their topic.

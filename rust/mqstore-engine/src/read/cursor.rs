@@ -304,15 +304,14 @@ impl QueueCursor {
         while records.len() < max && looks > 0 {
             if self.is_before_log() {
                 match self.read_older(max - records.len(), reads) {
-                    // No message matched so far.
-                    Ok(found) if found.is_empty() && self.is_before_log() => break,
-                    Ok(found) => {
-                        looks = looks.saturating_sub(found.len());
-                        records.extend(found);
-                    }
+                    Ok(found) => records.extend(found),
                     Err(error) if records.is_empty() => return Err(error),
                     // The next call meets the error again.
                     Err(_) => break,
+                }
+                if self.is_before_log() {
+                    // A caller that wants one message should not wait for more requests.
+                    break;
                 }
                 continue;
             }

@@ -23,7 +23,7 @@ const PROBES: usize = 3;
 pub struct NotCreated {
     /// The failed request.
     pub error: TargetError,
-    /// Whether the object cannot appear later: the target refused the request, or it was removed again.
+    /// Whether the object cannot appear later, because the target refused the request.
     pub is_final: bool,
 }
 
@@ -36,7 +36,7 @@ impl NotCreated {
 /// Creates an object, and reads it back. Returns `None`; or the content of the object that exists.
 ///
 /// # Errors
-/// The request failed. Unless the error says that this is final, the object may appear later.
+/// The request failed. Unless this is final, the object may appear later.
 pub fn create(
     target: &dyn Target,
     clock: &dyn Clock,
@@ -82,10 +82,11 @@ fn read_back(target: &dyn Target, path: &str, content: &[u8]) -> Result<(), NotC
     if !switch::on("target.compare_created") || found.is_some_and(|found| *found == *content) {
         return Ok(());
     }
-    let is_final = target.delete(&[path.to_owned()]).is_ok();
+    // The bytes that were written can still come.
+    let _ = target.delete(&[path.to_owned()]);
     let reason =
         "the object that was read back differs from what was written: repair the target, then try again";
-    Err(NotCreated { error: TargetError::new(RemoteCause::Damaged, path, reason), is_final })
+    Err(NotCreated::unknown(TargetError::new(RemoteCause::Damaged, path, reason)))
 }
 
 /// Whether the second of two equal requests for `path` fails. An old server overwrites the object instead.

@@ -1,11 +1,13 @@
 //! Places outside a store to which results and archives are written: the trait [`Target`].
 //!
 //! A target is a folder ([`FolderTarget`]), or the objects below a URL, whose transport the caller has. `create` has the
-//! commit of all targets: an object that is created if it is absent, and read back.
+//! commit of all targets: an object that is created if it is absent, and read back. `hostile` is a target for tests.
 
 mod create;
 mod error;
 mod folder;
+#[cfg(feature = "sim")]
+mod hostile;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -16,6 +18,8 @@ use bytes::Bytes;
 pub use create::{NotCreated, create, keeps_existing};
 pub use error::TargetError;
 pub use folder::FolderTarget;
+#[cfg(feature = "sim")]
+pub use hostile::{HostileTarget, Mischief};
 
 /// An object of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]

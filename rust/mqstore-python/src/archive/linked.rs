@@ -6,7 +6,7 @@ use mqstore::archive::history::{ArchiveRecords, ArchiveSource, Damage, History, 
 use mqstore::error::StoreError;
 use pyo3::prelude::*;
 
-use super::target::ArchiveTarget;
+use super::place::ArchiveTarget;
 use crate::convert::options::damage_policy;
 use crate::error::warn;
 use crate::runtime::detached;

@@ -1,17 +1,16 @@
-//! Archives for Python: `log` makes their files from the log, `files` reads whole files, `linked` has the archive in which
-//! the reads of an open store continue, and `target` calls the transport.
+//! Archives for Python: `place` has the verbs of an archive, `log` reads the log with its columns, `linked` has the archive
+//! in which the reads of an open store continue, and `target` calls a transport.
 
-mod files;
 mod linked;
 mod log;
+mod place;
 mod target;
 
 use pyo3::prelude::*;
 
 /// Adds the classes and functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    files::register(module)?;
     linked::register(module)?;
     log::register(module)?;
-    target::register(module)
+    place::register(module)
 }

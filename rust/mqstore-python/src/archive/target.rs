@@ -1,4 +1,4 @@
-//! The place of an archive: a folder, or the objects of a transport of `mqstore._publish`.
+//! Targets: a folder, or a transport of `mqstore._publish`.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mqstore::archive::place::Place;
 use mqstore::io::{FolderTarget, OsVfs, RangeBytes, RemoteCause, Target, TargetError, TargetObject};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -14,27 +13,11 @@ use pyo3::types::{PyBytes, PyList};
 use crate::convert::buffer::range_bytes;
 use crate::error::Raised;
 
-/// The objects of an archive. Threads can share it.
-#[pyclass(frozen, module = "mqstore._mqstore")]
-pub(crate) struct ArchiveTarget {
-    pub(super) place: Place,
-}
-
-#[pymethods]
-impl ArchiveTarget {
-    /// Takes a transport, or None for a folder; the archive for errors; and the begin of the paths of its files for other
-    /// programs, which is the folder.
-    #[new]
-    fn new(transport: Option<Py<PyAny>>, shown: String, root: String) -> Self {
-        let target: Arc<dyn Target> = match transport {
-            Some(object) => Arc::new(PythonTarget { object, shown, root }),
-            None => Arc::new(FolderTarget::new(Arc::new(OsVfs::new()), Path::new(&root), shown)),
-        };
-        Self { place: Place::new(target) }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<objects of the archive {}>", self.place.shown())
+/// Returns the target of a transport; without one, the folder `root`.
+pub(super) fn target_of(transport: Option<Py<PyAny>>, shown: String, root: String) -> Arc<dyn Target> {
+    match transport {
+        Some(object) => Arc::new(PythonTarget { object, shown, root }),
+        None => Arc::new(FolderTarget::new(Arc::new(OsVfs::new()), Path::new(&root), shown)),
     }
 }
 
@@ -59,7 +42,12 @@ impl PythonTarget {
         path: &str,
         call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T, TargetError> {
-        Python::attach(|py| call(self.object.bind(py)).map_err(|error| failed(py, path, error)))
+        let called = Python::try_attach(|py| {
+            call(self.object.bind(py)).map_err(|error| failed(py, path, error))
+        });
+        // A background thread of a store calls it, too.
+        let over = || TargetError::new(RemoteCause::Other, path, "the interpreter ends");
+        called.unwrap_or_else(|| Err(over()))
     }
 }
 
@@ -154,9 +142,4 @@ impl AsRef<[u8]> for Part {
     fn as_ref(&self) -> &[u8] {
         (*self.0).as_ref()
     }
-}
-
-/// Adds the class.
-pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<ArchiveTarget>()
 }

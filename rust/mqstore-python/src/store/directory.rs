@@ -264,10 +264,11 @@ pub(crate) fn watched<T: Send>(
     progress: Option<&Py<PyAny>>,
     work: impl FnOnce(&mut dyn FnMut(Progress) -> Result<(), StoreError>) -> Result<T, StoreError> + Send,
 ) -> PyResult<T> {
-    let mut raised = None;
+    let (mut raised, mut last) = (None, None);
     let outcome = detached(py, || {
         work(&mut |step| {
-            tell(progress, step).map_err(|error| {
+            let is_new = last.replace(step) != Some(step);
+            tell(progress.filter(|_| is_new), step).map_err(|error| {
                 // Any error ends the work. The caller gets the one that Python raised.
                 raised = Some(error);
                 StoreError::Busy { reason: "stopped by the caller".to_owned() }

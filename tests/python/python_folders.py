@@ -1,0 +1,84 @@
+"""A transport in Python for archives in folders, which tests change: requests are counted, fail, or end badly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mqstore._archive import place as places
+from mqstore._paths import is_url, object_path
+from mqstore._remote.failure import RequestFailure
+
+
+class Directory:
+    """Files below a folder, with the methods of `mqstore._publish.target.Target` that archives need."""
+
+    def __init__(self, path: str) -> None:
+        self.root = Path(path)
+
+    def listed(self, folder: str) -> list[tuple[str, int, int, str]]:
+        found = [(one.relative_to(self.root), one.stat()) for one in (self.root / folder).rglob("*") if one.is_file()]
+        return [(one.as_posix(), stat.st_size, stat.st_mtime_ns // 1_000_000, "") for one, stat in found]
+
+    def get(self, path: str) -> bytes | None:
+        try:
+            return (self.root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def read(self, ranges: list[tuple[str, str, int, int]]) -> list[bytes]:
+        found = []
+        for path, _, start, length in ranges:
+            try:
+                with (self.root / path).open("rb") as file:
+                    found.append(os.pread(file.fileno(), length, start))
+            except FileNotFoundError:
+                raise RequestFailure("changed", path, "it is missing") from None
+        return found
+
+    def put(self, path: str, source: bytes, length: int) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        with (self.root / path).open("xb") as file:
+            file.write(source[:length])
+
+    def put_if_absent(self, path: str, content: bytes) -> bool:
+        new = f"{path}.{uuid.uuid4().hex}.new"
+        self.put(new, content, len(content))
+        try:
+            os.link(self.root / new, self.root / path)
+        except FileExistsError:
+            return False
+        finally:
+            (self.root / new).unlink()
+        return True
+
+    def delete(self, paths: list[str]) -> None:
+        for path in paths:
+            (self.root / path).unlink(missing_ok=True)
+
+    def settle(self, folder: str) -> None:
+        pass
+
+
+def with_directories(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function for `mqstore._archive.place._transport_of` that returns a `Directory` for a folder."""
+
+    def transport_of(text: str, options: Mapping[str, Any] | None) -> Any:
+        return plain(text, options) or Directory(object_path(text, "") if is_url(text) else text)
+
+    return transport_of
+
+
+@contextlib.contextmanager
+def python_transport() -> Iterator[None]:
+    """Lets new archives in folders use a `Directory`, as those at URLs use a transport."""
+    plain = places._transport_of
+    places._transport_of = with_directories(plain)
+    try:
+        yield
+    finally:
+        places._transport_of = plain

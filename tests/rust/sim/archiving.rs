@@ -161,7 +161,6 @@ struct Done {
     flushed: Vec<(u64, usize)>,
     /// Of a run, and the end of the archive.
     archived: Vec<(u64, u64)>,
-    restored: Option<u64>,
 }
 
 fn opened(world: &World) -> Result<Store, StoreError> {
@@ -191,8 +190,6 @@ fn work(world: &World, done: &mut Done) -> Result<(), StoreError> {
             done.archived.push((world.vfs.operations(), report.archived_to));
             store.expire(false, &mut || Ok(()))?;
         }
-        restore(world, &place, "restored")?;
-        done.restored = Some(world.vfs.operations());
         Ok(())
     })();
     abandon(&store);
@@ -215,13 +212,33 @@ fn check(end: &End<'_>, done: &Done, rng: &mut Rng) -> Result<(), String> {
     if found < archived {
         return Err(format!("a run archived to {archived}, and the archive ends at {found}"));
     }
-    if world.vfs.stat(&out("restored")).is_ok() {
-        // It has the segments before the last one.
-        complete(&restored(&world, "restored")?, 1)?;
-    } else if done.restored.is_some_and(was) {
-        return Err("a restore that had ended has no name".to_owned());
-    }
     continued(&world, least, rng)
+}
+
+/// A disk on which all runs have ended.
+fn archived() -> Result<World, String> {
+    let world = begin()?;
+    session(&world)?;
+    Ok(World::on(world.vfs.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?))
+}
+
+/// Restores the archive. Returns the number of the call at which that was done.
+fn restoring(world: &World) -> Result<u64, String> {
+    restore(world, &cold(&world.vfs), "restored").map_err(explain)?;
+    Ok(world.vfs.operations())
+}
+
+fn check_restored(end: &End<'_>, done: u64) -> Result<(), String> {
+    let mut world = end.world()?;
+    if world.vfs.stat(&out("restored")).is_err() {
+        if done < end.call {
+            return Err("a restore that had ended has no name".to_owned());
+        }
+        world = World::on(world.vfs.kill().map_err(explain)?);
+        restoring(&world)?;
+    }
+    // It has all segments except the last one.
+    complete(&restored(&world, "restored")?, RUNS * MESSAGES - MESSAGES)
 }
 
 /// The next run archives the rest, also after one more crash.
@@ -247,8 +264,8 @@ pub(crate) fn hunt(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, Violatio
     let ends = Ends { name: "archiving", replay: "archiving".to_owned(), limits: LIMITS, step, stop };
     let world = ends.beside(begin)?;
     let tried = ends.each(&world, session, check)?;
-    let rest = ends.beside(|| failing(step, stop))?;
-    Ok(tried + rest)
+    let world = ends.beside(archived)?;
+    Ok(tried + ends.each(&world, restoring, |end, done, _| check_restored(end, *done))?)
 }
 
 /// Runs on targets that behave badly.
@@ -257,34 +274,40 @@ pub(crate) fn hunt_targets(seeds: u64, stop: &dyn Fn() -> bool) -> Result<(), Vi
     (0..seeds).take_while(|_| !stop()).try_for_each(|seed| ends.beside(|| hostile(seed)))
 }
 
-/// Lets calls fail, once or from then on, and continues after a kill.
+/// Lets calls fail, the last ones first, and continues after a kill and after a loss of power.
 fn failing(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, String> {
     let begin = begin()?.vfs;
+    let clean = World::on(begin.kill().map_err(explain)?);
+    session(&clean)?;
+    let calls = clean.vfs.operations() - begin.operations();
     let mut tried = 0;
-    for nth in (1..).step_by(step) {
-        for sticky in [false, true] {
-            if stop() {
-                return Ok(tried);
-            }
-            let world = World::on(begin.kill().map_err(explain)?);
-            let fault = Fault::nth(nth);
-            world.vfs.inject(if sticky { fault.sticky() } else { fault });
-            let mut done = Done::default();
-            let outcome = work(&world, &mut done);
-            let fired = world.vfs.faults_fired();
-            world.vfs.clear_faults();
-            if fired == 0 {
-                outcome.map_err(explain)?;
-                return Ok(tried);
-            }
-            let least = done.flushed.last().map_or(0, |(_, count)| *count);
-            let mut rng = Rng::new(nth);
+    for (nth, sticky) in (1..=calls).rev().step_by(step).flat_map(|nth| [(nth, false), (nth, true)]) {
+        if stop() {
+            return Ok(tried);
+        }
+        let world = World::on(begin.kill().map_err(explain)?);
+        let fault = Fault::nth(nth);
+        world.vfs.inject(if sticky { fault.sticky() } else { fault });
+        let mut done = Done::default();
+        // The store may have been opened with an error.
+        let _ = work(&world, &mut done);
+        tried += u64::from(world.vfs.faults_fired() > 0);
+        world.vfs.clear_faults();
+        let least = done.flushed.last().map_or(0, |(_, count)| *count);
+        let mut rng = Rng::new(nth);
+        let lost = World::on(State::chance(&mut rng).image(&world.vfs)?.vfs);
+        for world in [world, lost] {
             continued(&world, least, &mut rng)
                 .map_err(|what| format!("call {nth} fails, {sticky}: {what}"))?;
-            tried += 1;
         }
     }
     Ok(tried)
+}
+
+/// Runs whose calls fail.
+pub(crate) fn hunt_failing(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let ends = Ends { name: "archiving", replay: "archiving".to_owned(), limits: LIMITS, step, stop };
+    ends.beside(|| failing(step, stop))
 }
 
 /// Runs on a target that behaves badly, some of them during others.
@@ -363,6 +386,13 @@ fn each_run_of_an_archive_has_one_commit_or_none() {
     let tried = crate::crashes::must_hold(hunt(4 * crate::crashes::calls_step(), &|| false));
     println!("archiving: {tried} states");
     assert!(tried > 300, "{tried} states");
+}
+
+#[test]
+fn each_run_whose_calls_fail_has_one_commit_or_none() {
+    let tried = crate::crashes::must_hold(hunt_failing(4 * crate::crashes::calls_step(), &|| false));
+    println!("archiving: {tried} failing calls");
+    assert!(tried > 50, "{tried} failing calls");
 }
 
 #[test]

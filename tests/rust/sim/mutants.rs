@@ -77,7 +77,9 @@ type Hunt = fn(&dyn Fn() -> bool) -> Result<(), Violation>;
 
 /// The hunt and the run that caught a switch before, tried first (an empty run: all of the hunt). A switch
 /// that its hint catches costs a second. For any other one, the full search follows.
-const HINTS: [(&str, &str, &str); 23] = [
+const HINTS: [(&str, &str, &str); 25] = [
+    ("archive.settle_manifests", "archives", ""),
+    ("target.settle_created", "failed archives", ""),
     ("checkpoint.sync", "glances", "xs2-26"),
     ("close.sync_abort_removal", "glances", "xs2-26"),
     ("consume_queue.sync_file", "glances", "xs2-26"),
@@ -273,8 +275,12 @@ fn archives(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     archiving::hunt(1, stop).map(|_| ())
 }
 
+fn failed_archives(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    archiving::hunt_failing(1, stop).map(|_| ())
+}
+
 fn targets(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    archiving::hunt_targets(60, stop)
+    archiving::hunt_targets(30, stop)
 }
 
 fn failed_syncs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
@@ -306,7 +312,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
     ];
     let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
         "archive" | "target" => {
-            hunts.insert(0, ("archives", archives));
+            hunts.splice(0..0, [("failed archives", failed_archives as Hunt), ("archives", archives)]);
             ("targets", targets)
         }
         "commit" => {

@@ -95,8 +95,8 @@ class Folder(Listed):
     def put(self, path: str, source: Path | bytes, length: int) -> None:
         """Writes the first bytes of a local file to a file, durably."""
         if isinstance(source, bytes):
-            # Archives in folders need no transport.
-            raise TypeError("a folder takes only files")
+            self.put_if_absent(path, source[:length])
+            return
         dest = self._path(path)
         with _steps(path):
             _in_folder(dest.parent, lambda: _native.copy_file(source, dest, length))

@@ -18,6 +18,12 @@ pub const ROOT: &str = "v1";
 /// The folder of the manifests.
 pub const MANIFESTS: &str = "v1/_manifest/";
 
+/// Returns a random id of 32 hexadecimal digits.
+pub(crate) fn new_id(vfs: &dyn mqstore_io::Vfs) -> String {
+    let part = || vfs.environment().random_seed;
+    format!("{:016x}{:016x}", part(), part())
+}
+
 /// Returns the path of a file below the root of the archive.
 pub(crate) fn object(path: &str) -> String {
     format!("{ROOT}/{path}")

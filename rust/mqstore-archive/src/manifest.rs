@@ -301,7 +301,7 @@ fn has_names(values: &Value) -> bool {
 }
 
 /// Returns the checksum of the members of a manifest without `checksum`.
-pub fn checksum_of(values: &Value) -> String {
+fn checksum_of(values: &Value) -> String {
     hex(&Sha256::digest(json_text(values).as_bytes()))
 }
 

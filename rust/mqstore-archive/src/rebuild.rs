@@ -14,11 +14,10 @@ use mqstore_io::{Clock, Vfs};
 use sha2::{Digest, Sha256};
 
 use crate::file::FileError;
-use crate::layout::{ROOT, hex, is_file_path};
+use crate::layout::{ROOT, hex, is_file_path, new_id};
 use crate::manifest::{ArchivedFile, ArchivedSegment, Extension, LastRecord, Manifest};
 use crate::place::Place;
 use crate::records::ArchiveFile;
-use crate::run::new_id;
 use crate::verify::{WRONG_RECORDS, in_file};
 
 /// More segments than any run archives together.

@@ -191,7 +191,7 @@ pub enum StoreError {
         /// The folder or URL, without secrets.
         path: String,
     },
-    /// A folder or URL to which a result or archive is to be written has another one.
+    /// The folder or URL for a result or an archive has another one.
     #[error("{path}: {reason}; choose another URL")]
     ResultExists {
         /// The folder or URL, without secrets.

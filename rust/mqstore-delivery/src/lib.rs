@@ -40,8 +40,7 @@ pub use export_rules::{
     ExportDecision, ExportRules, ExportSelection, Omission, OmissionCounts, WaitingMessage,
 };
 pub use groups::{
-    Consumer, ConsumerOptions, LostMessagePolicy, OffsetCommit, OffsetHistory, Queue,
-    StartOffset,
+    Consumer, ConsumerOptions, LostMessagePolicy, OffsetCommit, OffsetHistory, Queue, StartOffset,
 };
 pub use mqstore_base::wake_signal::{Waker, WakerRegistration};
 pub use nonblocking::TryResult;

@@ -49,7 +49,8 @@ pub use read::levels::LevelTimes;
 pub use read::lookup::LookupCursor;
 pub use read::merged::{MergedCursor, ReadBound, TopicRead};
 pub use read::older::{
-    OlderBatch, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows, OlderSource,
+    OlderBatch, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows,
+    OlderSource,
 };
 pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};
 pub use read::query::{Boundary, QueueInfo, RecordRank};
@@ -68,8 +69,8 @@ pub use staged::{
 pub use store::{
     AppendDone, AppendQueue, AppendRequest, Archive, BackgroundTask, FindDeliveriesIn, FollowStep,
     Inspection, LogReads, NamespaceInfo, Namespaces, NonBlocking, OwnedMessage, Retentions, Settings, Stats,
-    Store, StoreSettings, SystemAppends, TopicFollower, TopicQuota, WeakStore, refuse_rocksdb, restore_compaction,
-    take_lock,
+    Store, StoreSettings, SystemAppends, TopicFollower, TopicQuota, WeakStore, refuse_rocksdb,
+    restore_compaction, take_lock,
 };
 pub use topic_retention::TopicUsage;
 pub use write::append::RefusedMessage;

@@ -19,8 +19,8 @@ pub use mqstore_io::{Clock, ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
 pub use crate::Store;
 use crate::read::lookup::has_key;
 use crate::{
-    OlderBatch, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows, OlderSource,
-    RecordTest, ScanRequest, ScanRow,
+    OlderBatch, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows,
+    OlderSource, RecordTest, ScanRequest, ScanRow,
 };
 
 /// The environment of a store: its file system, clock and path.
@@ -142,10 +142,12 @@ pub fn body(record: &StoredRecord) -> Vec<u8> {
     record.view().unwrap().body.to_vec()
 }
 
-/// An archive of a list of records, in the order of the log. A read returns seven at once.
+/// An archive of a list of records, in the order of the log.
 #[derive(Debug, Default)]
 pub struct OlderRecords {
     records: Mutex<Vec<StoredRecord>>,
+    /// Records that a read returns at once.
+    at_once: usize,
     /// Requests until one fails; 0 is none.
     fails_after: Mutex<u64>,
 }
@@ -159,9 +161,9 @@ struct RecordList {
 }
 
 impl OlderRecords {
-    /// Makes an archive.
-    pub fn new(records: Vec<StoredRecord>) -> Arc<Self> {
-        Arc::new(Self { records: Mutex::new(records), fails_after: Mutex::default() })
+    /// Makes an archive. A read returns `at_once` records.
+    pub fn new(records: Vec<StoredRecord>, at_once: usize) -> Arc<Self> {
+        Arc::new(Self { records: Mutex::new(records), at_once, fails_after: Mutex::default() })
     }
 
     /// Replaces the records.
@@ -223,7 +225,7 @@ impl OlderReads for RecordList {
         if self.ready.is_empty() {
             return Ok(None);
         }
-        let records: Vec<_> = self.ready.drain(..7.min(self.ready.len())).collect();
+        let records: Vec<_> = self.ready.drain(..self.of.at_once.min(self.ready.len())).collect();
         let next = self.ready.front().map_or(self.end, |next| next.queue_offset);
         Ok(Some(OlderBatch { records, next }))
     }
@@ -237,7 +239,7 @@ impl OlderRows for RecordList {
     fn next_rows(&mut self, visit: &mut dyn FnMut(&ScanRow<'_>)) -> Result<bool, StoreError> {
         self.of.request()?;
         let is_over = self.ready.is_empty();
-        for record in self.ready.drain(..7.min(self.ready.len())) {
+        for record in self.ready.drain(..self.of.at_once.min(self.ready.len())) {
             self.test.visit(&record.view().unwrap(), record.commit_log_offset, &mut *visit);
         }
         Ok(!is_over)
@@ -281,7 +283,11 @@ impl OlderMessages for Arc<OlderRecords> {
         Ok(self.of_queue(topic, queue_id)?.iter().filter(|record| record.queue_offset < end).count() as u64)
     }
 
-    fn read(&self, floors: &Arc<FloorTable>, wanted: &OlderRead<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+    fn read(
+        &self,
+        floors: &Arc<FloorTable>,
+        wanted: &OlderRead<'_>,
+    ) -> Result<Box<dyn OlderReads>, StoreError> {
         let mut found = self.of_queue(wanted.topic, wanted.queue_id)?;
         let (start, end) = wanted.range;
         found.retain(|record| {
@@ -291,7 +297,11 @@ impl OlderMessages for Arc<OlderRecords> {
         Ok(self.list(found, end, RecordTest::new(&ScanRequest::default(), floors.clone())))
     }
 
-    fn lookup(&self, floors: &Arc<FloorTable>, wanted: &OlderLookup<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+    fn lookup(
+        &self,
+        floors: &Arc<FloorTable>,
+        wanted: &OlderLookup<'_>,
+    ) -> Result<Box<dyn OlderReads>, StoreError> {
         let (start, end) = wanted.times_ms;
         let mut found = self.found(|record| {
             let view = record.view().unwrap();

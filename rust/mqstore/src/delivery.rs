@@ -3,8 +3,8 @@
 pub use mqstore_delivery::{
     Accepted, Broker, BrokerError, CheckAnswer, CheckOptions, Consumer, ConsumerOptions, DelayCounts, Due,
     DueCounts, LATEST_DUE_MS, Lease, LeaseInfo, LeasedMessage, LostMessagePolicy, NewHalfMessage, NewWork,
-    OffsetHistory, PendingDeliveries, PendingGroup, PendingTransaction, Queue, StartOffset,
-    Transaction, TransactionOutcome, Transactions, TryPut, TryResult, Waker, WorkQueue, WorkQueueOptions,
+    OffsetHistory, PendingDeliveries, PendingGroup, PendingTransaction, Queue, StartOffset, Transaction,
+    TransactionOutcome, Transactions, TryPut, TryResult, Waker, WorkQueue, WorkQueueOptions,
     first_unfinished, message_of_id,
 };
 pub use mqstore_delivery::{ExportDecision, ExportRules, ExportSelection, Omission, OmissionCounts};

@@ -104,7 +104,14 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
     ("mqstore-arrow", &[&["buffer_pool", "values"], &["text_columns"]]),
     (
         "mqstore-archive",
-        &[&["file", "layout"], &["records"], &["manifest"], &["owner", "place"], &["reader"], &["history"]],
+        &[
+            &["file", "layout"],
+            &["records"],
+            &["manifest"],
+            &["place"],
+            &["clean", "owner", "reader", "verify"],
+            &["history", "rebuild", "restore", "run"],
+        ],
     ),
     ("mqstore", &[&["append", "compaction", "delivery", "inspect", "io", "read", "store"]]),
     (

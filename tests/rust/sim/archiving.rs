@@ -28,7 +28,7 @@ use crate::moments::{End, Ends};
 use crate::states::{Limits, Rng, State};
 use crate::workload::{SEGMENT_BYTES, World, explain, tiny};
 
-const LIMITS: Limits = Limits { all_up_to: 2, singles: 2, random: 1, cuts: 0 };
+const LIMITS: Limits = Limits { all_up_to: 2, singles: 4, random: 1, cuts: 0 };
 const SETTINGS: &str = r#"{"level": 1, "older_than": 0, "target": "cold", "topics": null}"#;
 const TOPICS: [&str; 2] = ["orders", "events"];
 
@@ -179,10 +179,10 @@ fn begin() -> Result<World, String> {
     Ok(World::on(world.vfs.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?))
 }
 
-fn work(world: &World, done: &mut Done) -> Result<(), StoreError> {
+fn work(world: &World, runs: usize, done: &mut Done) -> Result<(), StoreError> {
     let (store, place) = (opened(world)?, cold(&world.vfs));
     let outcome = (|| {
-        for round in 0..RUNS {
+        for round in 0..runs {
             append(&store, round * MESSAGES..(round + 1) * MESSAGES)?;
             store.flush()?;
             done.flushed.push((world.vfs.operations(), (round + 1) * MESSAGES));
@@ -196,9 +196,9 @@ fn work(world: &World, done: &mut Done) -> Result<(), StoreError> {
     outcome
 }
 
-fn session(world: &World) -> Result<Done, String> {
+fn session(world: &World, runs: usize) -> Result<Done, String> {
     let mut done = Done::default();
-    work(world, &mut done).map_err(explain)?;
+    work(world, runs, &mut done).map_err(explain)?;
     Ok(done)
 }
 
@@ -218,7 +218,7 @@ fn check(end: &End<'_>, done: &Done, rng: &mut Rng) -> Result<(), String> {
 /// A disk on which all runs have ended.
 fn archived() -> Result<World, String> {
     let world = begin()?;
-    session(&world)?;
+    session(&world, RUNS)?;
     Ok(World::on(world.vfs.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?))
 }
 
@@ -262,8 +262,13 @@ fn again(world: &World, least: usize) -> Result<(), String> {
 /// Ends the calls after each of their steps.
 pub(crate) fn hunt(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let ends = Ends { name: "archiving", replay: "archiving".to_owned(), limits: LIMITS, step, stop };
-    let world = ends.beside(begin)?;
-    let tried = ends.each(&world, session, check)?;
+    let mut tried = 0;
+    for runs in 1..=RUNS {
+        let world = ends.beside(begin)?;
+        // The search begins with the last calls.
+        let ends = Ends { step: step * runs, replay: format!("archiving{runs}"), ..ends };
+        tried += ends.each(&world, |world| session(world, runs), check)?;
+    }
     let world = ends.beside(archived)?;
     Ok(tried + ends.each(&world, restoring, |end, done, _| check_restored(end, *done))?)
 }
@@ -278,7 +283,7 @@ pub(crate) fn hunt_targets(seeds: u64, stop: &dyn Fn() -> bool) -> Result<(), Vi
 fn failing(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, String> {
     let begin = begin()?.vfs;
     let clean = World::on(begin.kill().map_err(explain)?);
-    session(&clean)?;
+    session(&clean, RUNS)?;
     let calls = clean.vfs.operations() - begin.operations();
     let mut tried = 0;
     for (nth, sticky) in (1..=calls).rev().step_by(step).flat_map(|nth| [(nth, false), (nth, true)]) {
@@ -290,7 +295,7 @@ fn failing(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, String> {
         world.vfs.inject(if sticky { fault.sticky() } else { fault });
         let mut done = Done::default();
         // The store may have been opened with an error.
-        let _ = work(&world, &mut done);
+        let _ = work(&world, RUNS, &mut done);
         tried += u64::from(world.vfs.faults_fired() > 0);
         world.vfs.clear_faults();
         let least = done.flushed.last().map_or(0, |(_, count)| *count);
@@ -383,7 +388,7 @@ fn one_history(place: &Place) -> Result<(), String> {
 
 #[test]
 fn each_run_of_an_archive_has_one_commit_or_none() {
-    let tried = crate::crashes::must_hold(hunt(4 * crate::crashes::calls_step(), &|| false));
+    let tried = crate::crashes::must_hold(hunt(5 * crate::crashes::calls_step(), &|| false));
     println!("archiving: {tried} states");
     assert!(tried > 300, "{tried} states");
 }

@@ -1,11 +1,13 @@
-//! Results outside a store, ended at any call or with any call failing: an export of parts, and a fetched folder. Each
-//! has one commit or none, and what a call has committed is there after a loss of power.
+//! Results outside a store, ended at any call or with any call failing: an export of parts, a fetched folder, and an
+//! object that is created if it is absent. Each has one commit or none, and a commit is there after a loss of power.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mqstore_io::sim::{Fault, SimVfs};
-use mqstore_io::{Vfs, commit};
+use mqstore_io::target::create;
+use mqstore_io::{FolderTarget, ManualClock, Target, Vfs, commit};
 
 use crate::explore::{Violation, guarded};
 use crate::moments::{End, Ends};
@@ -214,6 +216,46 @@ fn failing() -> Result<u64, String> {
         }
     }
     Ok(tried)
+}
+
+/// Creates an object of a target in a folder while a call fails. If the creation returns the object, a loss of power keeps
+/// it.
+fn creating() -> Result<u64, String> {
+    let (path, content) = ("v1/_manifest/1", b"a manifest");
+    let begin = World::new(false).vfs;
+    for nth in 1.. {
+        let vfs = Arc::new(begin.kill().map_err(explain)?);
+        let folder = |vfs: Arc<SimVfs>| FolderTarget::new(vfs, &out("cold"), "cold".to_owned());
+        vfs.inject(Fault::nth(nth));
+        let created = create(&folder(Arc::clone(&vfs)), &ManualClock::new(0), path, content);
+        let fired = vfs.faults_fired();
+        vfs.clear_faults();
+        if let Ok(found) = created {
+            let lost = vfs.crash_with(&mut |_| false).map_err(explain)?;
+            let kept = folder(Arc::new(lost)).get(path).map_err(|error| error.to_string())?;
+            if kept.as_deref() != Some(content) {
+                return Err(format!(
+                    "call {nth} fails, the creation returns {found:?}, and the object is lost"
+                ));
+            }
+        }
+        if fired == 0 {
+            return Ok(nth - 1);
+        }
+    }
+    Ok(0)
+}
+
+/// Creations whose calls fail.
+pub(crate) fn hunt_created(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let ends = Ends { name: "committing", replay: "committing".to_owned(), limits: LIMITS, step: 1, stop };
+    ends.beside(creating)
+}
+
+#[test]
+fn what_a_creation_returns_is_durable_whichever_call_fails() {
+    let tried = guarded(creating).unwrap_or_else(|what| panic!("{what}"));
+    assert!(tried > 5, "{tried} failing calls");
 }
 
 #[test]

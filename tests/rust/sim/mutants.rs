@@ -79,7 +79,7 @@ type Hunt = fn(&dyn Fn() -> bool) -> Result<(), Violation>;
 /// that its hint catches costs a second. For any other one, the full search follows.
 const HINTS: [(&str, &str, &str); 25] = [
     ("archive.settle_manifests", "archives", ""),
-    ("target.settle_created", "failed archives", ""),
+    ("target.settle_created", "creations", ""),
     ("checkpoint.sync", "glances", "xs2-26"),
     ("close.sync_abort_removal", "glances", "xs2-26"),
     ("consume_queue.sync_file", "glances", "xs2-26"),
@@ -271,6 +271,10 @@ fn commits(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     committing::hunt(1, stop).map(|_| ())
 }
 
+fn creations(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    committing::hunt_created(stop).map(|_| ())
+}
+
 fn archives(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     archiving::hunt(1, stop).map(|_| ())
 }
@@ -312,7 +316,9 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
     ];
     let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
         "archive" | "target" => {
-            hunts.splice(0..0, [("failed archives", failed_archives as Hunt), ("archives", archives)]);
+            let first: [(&str, Hunt); 3] =
+                [("creations", creations), ("failed archives", failed_archives), ("archives", archives)];
+            hunts.splice(0..0, first);
             ("targets", targets)
         }
         "commit" => {

@@ -27,7 +27,7 @@ pub use decode::{
 };
 pub use footer::{Footer, Group};
 pub use schema::{KEYS, LONG, NEEDED, SHORT, UNIQUE_ID, schema};
-pub use source::{ByteSource, LocalFile};
+pub use source::ByteSource;
 pub use write::{FileFact, FileSizes, write_bytes, write_rows};
 
 /// Why a file cannot be read.

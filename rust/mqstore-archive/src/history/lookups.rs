@@ -53,7 +53,11 @@ impl History {
     ///
     /// # Errors
     /// The manifest cannot be read.
-    pub(super) fn look_up(&self, floors: &Arc<FloorTable>, wanted: &OlderLookup<'_>) -> Result<Lookup, StoreError> {
+    pub(super) fn look_up(
+        &self,
+        floors: &Arc<FloorTable>,
+        wanted: &OlderLookup<'_>,
+    ) -> Result<Lookup, StoreError> {
         let mut files = self.reader.files(wanted.topic)?;
         files.retain(|file| overlaps(file, &wanted.log_range) && has_times(file, wanted.times_ms));
         if wanted.newest_first {
@@ -120,7 +124,11 @@ impl History {
     ///
     /// # Errors
     /// The archive is damaged or does not answer.
-    pub(super) fn record_at(&self, floors: &Arc<FloorTable>, log_offset: u64) -> Result<Option<StoredRecord>, StoreError> {
+    pub(super) fn record_at(
+        &self,
+        floors: &Arc<FloorTable>,
+        log_offset: u64,
+    ) -> Result<Option<StoredRecord>, StoreError> {
         let test = RecordTest::new(&ScanRequest::default(), Arc::clone(floors));
         for file in self.reader.all_files()? {
             if !(file.start..file.end).contains(&log_offset) {

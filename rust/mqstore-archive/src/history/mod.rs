@@ -21,8 +21,8 @@ use mqstore_base::message::{RecordBytes, StoredRecord};
 use mqstore_base::options::DamagePolicy;
 use mqstore_base::topic_floors::FloorTable;
 use mqstore_engine::{
-    OlderBatch, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows, RecordTest, ScanRequest,
-    ScanRow,
+    OlderBatch, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows,
+    RecordTest, ScanRequest, ScanRow,
 };
 use mqstore_format::properties::INNER_NUM;
 use mqstore_format::{CrcCheck, RecordView};
@@ -55,7 +55,12 @@ impl History {
 }
 
 impl OlderMessages for History {
-    fn first_offset(&self, floors: &FloorTable, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
+    fn first_offset(
+        &self,
+        floors: &FloorTable,
+        topic: &str,
+        queue_id: i32,
+    ) -> Result<Option<i64>, StoreError> {
         self.first_from(floors, topic, queue_id, 0)
     }
 
@@ -84,15 +89,28 @@ impl OlderMessages for History {
         self.records_before(floors, topic, queue_id, end)
     }
 
-    fn read(&self, floors: &Arc<FloorTable>, wanted: &OlderRead<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+    fn read(
+        &self,
+        floors: &Arc<FloorTable>,
+        wanted: &OlderRead<'_>,
+    ) -> Result<Box<dyn OlderReads>, StoreError> {
         Ok(Box::new(self.queue(floors, wanted)?))
     }
 
-    fn lookup(&self, floors: &Arc<FloorTable>, wanted: &OlderLookup<'_>) -> Result<Box<dyn OlderReads>, StoreError> {
+    fn lookup(
+        &self,
+        floors: &Arc<FloorTable>,
+        wanted: &OlderLookup<'_>,
+    ) -> Result<Box<dyn OlderReads>, StoreError> {
         Ok(Box::new(self.look_up(floors, wanted)?))
     }
 
-    fn by_id(&self, floors: &Arc<FloorTable>, id: &str, end: u64) -> Result<Option<StoredRecord>, StoreError> {
+    fn by_id(
+        &self,
+        floors: &Arc<FloorTable>,
+        id: &str,
+        end: u64,
+    ) -> Result<Option<StoredRecord>, StoreError> {
         self.with_id(floors, id, end)
     }
 

@@ -105,7 +105,11 @@ impl History {
     ///
     /// # Errors
     /// Those of [`Self::parts_of`].
-    pub(super) fn queue(&self, floors: &Arc<FloorTable>, wanted: &OlderRead<'_>) -> Result<QueueReads, StoreError> {
+    pub(super) fn queue(
+        &self,
+        floors: &Arc<FloorTable>,
+        wanted: &OlderRead<'_>,
+    ) -> Result<QueueReads, StoreError> {
         let mut damage = Damage::new(wanted.on_damage);
         let range = QueueRange { queue_id: wanted.queue_id, start: wanted.range.0, end: wanted.range.1 };
         let parts = self.parts_of(floors, wanted.topic, range, wanted.log_start, &mut damage)?.into();

@@ -161,7 +161,6 @@ impl OlderRows for ArchiveScan {
     fn take_warnings(&mut self) -> Vec<String> {
         self.damage.take_warnings()
     }
-
 }
 
 impl ArchiveScan {

@@ -10,8 +10,8 @@ use mqstore_io::sync::Mutex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::Run;
 use super::ranges::LogRanges;
+use super::settings::Run;
 use super::writers::with_writers;
 use crate::file::{FileError, FileFact, write_bytes};
 use crate::layout::{file_path, hex};

@@ -53,7 +53,7 @@ impl<'a> LogRanges<'a> {
         Ok(Self { scan, topics, position: start, end, waiting: None, is_over: false })
     }
 
-    /// Returns the records of the next range, which ends after about so many bytes of columns; `None` at the end. Only a
+    /// Returns the records of the next range, which ends after about `range_bytes` of columns; `None` at the end. Only a
     /// single range has no records.
     pub(super) fn next(
         &mut self,

@@ -5,7 +5,6 @@ use std::time::Duration;
 use mqstore_base::message::MessageFilter;
 use mqstore_base::options::DamagePolicy;
 
-
 /// The start of a group in a topic in which it has no offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartOffset {

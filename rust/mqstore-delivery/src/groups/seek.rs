@@ -74,12 +74,7 @@ impl Consumer {
     }
 
     /// Returns the offset of the first message of a queue stored at or after a time, also from before the log.
-    pub(super) fn offset_for_time(
-        &self,
-        queue: &Queue,
-        time_ms: i64,
-        max: i64,
-    ) -> Result<i64, BrokerError> {
+    pub(super) fn offset_for_time(&self, queue: &Queue, time_ms: i64, max: i64) -> Result<i64, BrokerError> {
         let store = self.store().continued();
         let found = store.offset_for_time(&queue.topic, queue.queue_id, time_ms, Boundary::Lower)?;
         Ok(found.min(max))

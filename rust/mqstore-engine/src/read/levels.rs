@@ -1,6 +1,5 @@
 //! Reads for messages that wait: their records by log offset, and the due times of messages with a delay level.
 
-
 use mqstore_format::{CqUnit, DelayLevels, RecordView, SCHEDULE_TOPIC};
 
 use super::view::StoreView;

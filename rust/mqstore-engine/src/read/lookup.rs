@@ -1,4 +1,4 @@
-//! Look-ups by key: in the log, and in what is before it.
+//! Look-ups by key, in the log and before it.
 //!
 //! The records come in the order of the log, or against it. If retention deletes records of the log that were not returned
 //! yet, they come from before the log, at their place.

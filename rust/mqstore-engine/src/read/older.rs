@@ -1,6 +1,6 @@
 //! The messages of a store from before its log, which an archive has: what reads and the limits of topics ask of it.
 //!
-//! A read asks only for what the log does not have, so a read that the log answers needs no archive. It asks for the
+//! A read asks only for messages that the log lacks, so a read that the log answers needs no archive. It asks for the
 //! messages up to the place where the log begins. If retention moves this place meanwhile, it asks again: retention
 //! deletes only what the archive has.
 
@@ -118,7 +118,12 @@ pub struct OlderFloor {
 #[expect(clippy::missing_errors_doc, reason = "they are in the text of the trait")]
 pub trait OlderMessages: Debug + Send + Sync {
     /// Returns the smallest offset of a queue; `None` if there is none.
-    fn first_offset(&self, floors: &FloorTable, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError>;
+    fn first_offset(
+        &self,
+        floors: &FloorTable,
+        topic: &str,
+        queue_id: i32,
+    ) -> Result<Option<i64>, StoreError>;
 
     /// Returns the offset of the first message of a queue stored at or after a time in epoch milliseconds.
     fn offset_for_time(
@@ -143,14 +148,23 @@ pub trait OlderMessages: Debug + Send + Sync {
     fn count(&self, floors: &FloorTable, topic: &str, queue_id: i32, end: i64) -> Result<u64, StoreError>;
 
     /// Starts to read a part of a queue.
-    fn read(&self, floors: &Arc<FloorTable>, wanted: &OlderRead<'_>) -> Result<Box<dyn OlderReads>, StoreError>;
+    fn read(
+        &self,
+        floors: &Arc<FloorTable>,
+        wanted: &OlderRead<'_>,
+    ) -> Result<Box<dyn OlderReads>, StoreError>;
 
     /// Starts to look up a key.
-    fn lookup(&self, floors: &Arc<FloorTable>, wanted: &OlderLookup<'_>) -> Result<Box<dyn OlderReads>, StoreError>;
+    fn lookup(
+        &self,
+        floors: &Arc<FloorTable>,
+        wanted: &OlderLookup<'_>,
+    ) -> Result<Box<dyn OlderReads>, StoreError>;
 
     /// Returns the message with a message id or a unique id whose record is before log offset `end`: the best of several
     /// by [`RecordRank`](super::query::RecordRank).
-    fn by_id(&self, floors: &Arc<FloorTable>, id: &str, end: u64) -> Result<Option<StoredRecord>, StoreError>;
+    fn by_id(&self, floors: &Arc<FloorTable>, id: &str, end: u64)
+    -> Result<Option<StoredRecord>, StoreError>;
 
     /// Returns the message whose record starts at a log offset; `None` if there is none.
     fn at(&self, floors: &Arc<FloorTable>, log_offset: u64) -> Result<Option<StoredRecord>, StoreError>;

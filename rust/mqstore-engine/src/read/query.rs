@@ -1,6 +1,5 @@
 //! Look-ups of messages: by queue, log offset, id, key and time.
 
-
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::topic::{DLQ_TOPIC_PREFIX, HALF_TOPIC, RETRY_TOPIC_PREFIX, is_system_topic};
 use mqstore_format::{CqUnit, RecordView, SCHEDULE_TOPIC, index_key_hash, parse_offset_message_id};
@@ -134,11 +133,7 @@ pub(crate) fn queue_cursor(
 ///
 /// # Errors
 /// [`StoreError::TopicNotFound`]; I/O errors; damaged compaction files.
-pub(crate) fn compacted_end(
-    view: &StoreView,
-    topic: &str,
-    queue_id: i32,
-) -> Result<Option<i64>, StoreError> {
+pub(crate) fn compacted_end(view: &StoreView, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
     view.catch_up()?;
     let bounds = bounds(view, topic, queue_id)?;
     Ok(compacted(&**view, topic, queue_id, bounds)?.map(|queue| queue.max_offset()))
@@ -198,10 +193,7 @@ fn get_at_in_log(view: &StoreView, commit_log_offset: u64) -> Result<StoredRecor
 }
 
 /// Like [`get_at`], also for records of deleted topics.
-pub(crate) fn any_record_at(
-    view: &StoreView,
-    commit_log_offset: u64,
-) -> Result<StoredRecord, StoreError> {
+pub(crate) fn any_record_at(view: &StoreView, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
     let limit = view.catch_up()?;
     let place = || view.files().commit_log();
     if commit_log_offset >= limit {
@@ -237,7 +229,9 @@ pub(crate) fn get(view: &StoreView, id: &str) -> Result<Option<StoredRecord>, St
     let found = get_in_log(view, id)?;
     // With another unique id, it is the message with this message id.
     let is_answer = |record: &StoredRecord| {
-        record.view().is_ok_and(|found| found.unique_key() != Some(id) || RecordRank::of(found.topic) == RecordRank::Message)
+        record.view().is_ok_and(|found| {
+            found.unique_key() != Some(id) || RecordRank::of(found.topic) == RecordRank::Message
+        })
     };
     if found.as_ref().is_some_and(is_answer) {
         return Ok(found);
@@ -421,7 +415,9 @@ impl RecordRank {
         match topic {
             TIMER_TOPIC | SCHEDULE_TOPIC | HALF_TOPIC => Self::Waiting,
             _ if is_system_topic(topic) => Self::Internal,
-            _ if [DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX].iter().any(|prefix| topic.starts_with(prefix)) => Self::Copy,
+            _ if [DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX].iter().any(|prefix| topic.starts_with(prefix)) => {
+                Self::Copy
+            }
             _ => Self::Message,
         }
     }

@@ -43,6 +43,7 @@ pub struct ScanRange {
 
 /// The conditions of a scan; the default selects every message of the log.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
 pub struct ScanRequest {
     /// Only messages in the queues of these topics.
     pub topics: Option<Vec<String>>,

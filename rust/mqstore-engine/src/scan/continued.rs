@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LogScan, MakeSink, Passed, ScanBatch, ScanOutput, ScanSink, scan_log};
+use super::log_scan::{LogScan, ScanOutput, scan_log};
+use super::task::Passed;
+use super::workers::{MakeSink, ScanBatch, ScanSink};
 use crate::read::older::OlderRows;
 use crate::read::scan_request::ScanRequest;
 use crate::read::view::StoreView;
@@ -50,8 +52,17 @@ pub(crate) fn scan<S: ScanSink>(
     let mut request = request.clone();
     request.expects_deletion |= continues;
     let position = request.from.unwrap_or(0);
-    let mut scan =
-        Scan { view: view.clone(), request, make, older: None, log: None, continues, start: 0, position, limit: 0 };
+    let mut scan = Scan {
+        view: view.clone(),
+        request,
+        make,
+        older: None,
+        log: None,
+        continues,
+        start: 0,
+        position,
+        limit: 0,
+    };
     if continues {
         // Later rows are appended after the begin of the scan.
         let end = view.catch_up()?;

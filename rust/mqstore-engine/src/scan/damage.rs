@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use super::queue_position::first_behind;
-use crate::read::scan_request::RowFilter;
 use super::task::{Passed, SkipCallback};
 use crate::read::cursor::damage_error;
+use crate::read::scan_request::RowFilter;
 use crate::read::view::StoreView;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::DamagePolicy;

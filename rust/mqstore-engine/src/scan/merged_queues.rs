@@ -3,12 +3,11 @@
 //! For scans of compacted topics: their messages are partly in compaction files. The messages of a queue keep their
 //! order. Never writes.
 
-
-use crate::read::scan_request::ScanRequest;
 use super::task::{NextTask, TASK_BYTES, TASK_ENTRIES, Task};
 use crate::read::cursor::DamageReport;
 use crate::read::merged::{MergeOrder, MergedCursor};
 use crate::read::query::{read, readable_bounds};
+use crate::read::scan_request::ScanRequest;
 use crate::read::view::StoreView;
 use mqstore_base::error::StoreError;
 

@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use crate::read::scan_request::ScanRequest;
 use super::task::{NextTask, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
 use crate::read::cursor::{DamageReport, QueueCursor};
 use crate::read::query::read;
+use crate::read::scan_request::ScanRequest;
 use crate::read::view::StoreView;
 use mqstore_base::error::StoreError;
 

@@ -15,8 +15,8 @@ use mqstore_io::sync::{AtomicBool, Condvar, JoinHandle, Mutex, Ordering, spawn};
 
 use super::damage::DamageRule;
 use super::record_source::{ScanSource, fits};
-use crate::read::scan_request::{RowFilter, ScanRow};
 use super::task::{EntryLead, NextTask, Task};
+use crate::read::scan_request::{RowFilter, ScanRow};
 use crate::read::view::StoreView;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;

@@ -11,8 +11,8 @@ use mqstore_io::ManualClock;
 
 use crate::testing::*;
 use crate::{
-    Boundary, FollowStep, LookupCursor, MakeSink, MergedCursor, QueueCursor, ReadBound, ScanOutput, ScanRequest,
-    ScanRow, ScanSink, TopicFollower, TopicRead,
+    Boundary, FollowStep, LookupCursor, MakeSink, MergedCursor, QueueCursor, ReadBound, ScanOutput,
+    ScanRequest, ScanRow, ScanSink, TopicFollower, TopicRead,
 };
 
 /// A small generator of numbers: the same for each seed.
@@ -34,10 +34,10 @@ fn offsets(records: &[StoredRecord]) -> Found {
 
 /// A read in both stores.
 enum Reading {
-    Queue(QueueCursor),
-    Topic(MergedCursor),
+    Queue(Box<QueueCursor>),
+    Topic(Box<MergedCursor>),
     Follow(Box<TopicFollower>),
-    Lookup(LookupCursor),
+    Lookup(Box<LookupCursor>),
 }
 
 impl Reading {
@@ -125,9 +125,11 @@ impl Pair {
         let options = StoreOptions { retention_bytes: Some(3 * (16 << 10)), ..small() };
         let short = other.open(OpenMode::Create, &options).unwrap();
         for store in [&whole, &short] {
-            TOPICS.iter().for_each(|topic| store.create_topic(topic, QUEUES as u32, &[]).unwrap());
+            for topic in TOPICS {
+                store.create_topic(topic, QUEUES as u32, &[]).unwrap();
+            }
         }
-        let source = OlderRecords::new(Vec::new());
+        let source = OlderRecords::new(Vec::new(), 3);
         short.set_older(Some(Arc::new(source.clone())));
         let (reads, numbers) = (short.continued(), Numbers(seed));
         Self { whole, short, reads, source, clocks: [clock, other_clock], numbers, appended: Cell::new(0) }
@@ -177,19 +179,23 @@ impl Pair {
             };
             let timed = TopicRead { start: Some(ReadBound::TimeMs(time_ms)), ..all };
             match kind {
-                0 => Reading::Queue(store.read(topic, queue_id, None, None, filter.as_ref()).unwrap()),
+                0 => Reading::Queue(Box::new(
+                    store.read(topic, queue_id, None, None, filter.as_ref()).unwrap(),
+                )),
                 1 => {
                     let range = (Some(start.min(max)), Some(start + 30));
-                    Reading::Queue(store.read(topic, queue_id, range.0, range.1, filter.as_ref()).unwrap())
+                    Reading::Queue(Box::new(
+                        store.read(topic, queue_id, range.0, range.1, filter.as_ref()).unwrap(),
+                    ))
                 }
-                2 => Reading::Topic(store.read_topic(&all).unwrap()),
-                3 => Reading::Topic(store.read_topic(&timed).unwrap()),
+                2 => Reading::Topic(Box::new(store.read_topic(&all).unwrap())),
+                3 => Reading::Topic(Box::new(store.read_topic(&timed).unwrap())),
                 4 => Reading::Follow(Box::new(TopicFollower::new(store, &all).unwrap())),
                 5 => Reading::Follow(Box::new(TopicFollower::new(store, &timed).unwrap())),
-                6 => Reading::Lookup(store.lookup(topic, "k1", None, None, None).unwrap()),
+                6 => Reading::Lookup(Box::new(store.lookup(topic, "k1", None, None, None).unwrap())),
                 _ => {
                     let found = store.lookup(topic, "k2", Some(time_ms), None, Some(40)).unwrap();
-                    Reading::Lookup(found.newest_first())
+                    Reading::Lookup(Box::new(found.newest_first()))
                 }
             }
         })
@@ -266,7 +272,11 @@ fn model(seed: u64) -> u64 {
         }
     }
     for [whole, short] in &mut readings {
-        assert_eq!(short.take(&pair.reads, 9999).unwrap(), whole.take(&pair.whole, 9999).unwrap(), "seed {seed}");
+        assert_eq!(
+            short.take(&pair.reads, 9999).unwrap(),
+            whole.take(&pair.whole, 9999).unwrap(),
+            "seed {seed}"
+        );
     }
     pair.short.stats().unwrap().log_min_offset
 }
@@ -292,9 +302,9 @@ fn after_a_failed_request_a_cursor_repeats_from_the_same_place() {
                 on_damage: DamagePolicy::Raise,
             };
             [
-                Reading::Queue(store.read("a", 1, None, None, None).unwrap()),
-                Reading::Topic(store.read_topic(&read).unwrap()),
-                Reading::Lookup(store.lookup("a", "k1", None, None, None).unwrap()),
+                Reading::Queue(Box::new(store.read("a", 1, None, None, None).unwrap())),
+                Reading::Topic(Box::new(store.read_topic(&read).unwrap())),
+                Reading::Lookup(Box::new(store.lookup("a", "k1", None, None, None).unwrap())),
             ]
         });
         let [whole, short] = begun;
@@ -326,7 +336,8 @@ fn a_message_that_neither_the_log_nor_the_archive_has_is_an_error() {
     let log_only = pair.short.read("a", 1, Some(0), None, None).err();
     let Some(StoreError::OffsetOutOfRange { min_offset, .. }) = log_only else { panic!("{log_only:?}") };
     assert!(min_offset > 0);
-    let Some(StoreError::OffsetOutOfRange { min_offset, .. }) = pair.reads.read("a", 1, Some(-1), None, None).err()
+    let Some(StoreError::OffsetOutOfRange { min_offset, .. }) =
+        pair.reads.read("a", 1, Some(-1), None, None).err()
     else {
         panic!("the read begins before the oldest message")
     };

@@ -15,8 +15,8 @@ use mqstore_base::topic_floors::TopicRetention;
 use mqstore_format::CqUnit;
 use mqstore_format::topic::{LIGHT_QUEUE_PREFIX, is_system_topic};
 
-use crate::read::older::{OlderLimits, OlderSource};
 use super::state::{MeasuredQueue, MeasuredTopic};
+use crate::read::older::{OlderLimits, OlderSource};
 use crate::read::query::TimeSearch;
 use crate::read::view::View;
 use crate::retention::ExpiredTopic;

@@ -4,9 +4,9 @@ use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::TopicRetention;
 
 use super::limits::{expiry_of, refusal};
-use crate::read::older::OlderSlot;
 use super::state::TopicRetentions;
 use crate::archive::ArchiveState;
+use crate::read::older::OlderSlot;
 use crate::read::view::View;
 use crate::retention::ExpiredTopic;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use mqstore_io::sync::{Arc, Mutex};
 
-use crate::read::older::OlderSlot;
 use crate::engine::Engine;
+use crate::read::older::OlderSlot;
 use crate::retention::Cleaner;
 
 /// The service that applies the limits of topics.

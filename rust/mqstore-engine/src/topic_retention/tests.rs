@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::progress::Progress;
-use mqstore_base::message::StoredRecord;
 use mqstore_base::topic_floors::{FloorTable, TopicRetention};
 use mqstore_io::sync::Mutex;
 use mqstore_io::{ManualClock, Vfs};
@@ -17,8 +17,8 @@ use mqstore_io::{ManualClock, Vfs};
 use crate::retention::ExpireReport;
 use crate::testing::{World, put, read_all, small};
 use crate::{
-    MakeSink, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows, OlderSource, ScanOutput, ScanPlan, ScanRequest, ScanRow, ScanSink,
-    Store, TopicUsage,
+    MakeSink, OlderFloor, OlderLimits, OlderLookup, OlderMessages, OlderRead, OlderReads, OlderRows,
+    OlderSource, ScanOutput, ScanPlan, ScanRequest, ScanRow, ScanSink, Store, TopicUsage,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -357,7 +357,14 @@ impl OlderMessages for Arc<Older> {
         not_asked()
     }
 
-    fn last_offset(&self, _: &FloorTable, _: &str, _: i32, _: i64, _: i64) -> Result<Option<i64>, StoreError> {
+    fn last_offset(
+        &self,
+        _: &FloorTable,
+        _: &str,
+        _: i32,
+        _: i64,
+        _: i64,
+    ) -> Result<Option<i64>, StoreError> {
         not_asked()
     }
 
@@ -381,7 +388,12 @@ impl OlderMessages for Arc<Older> {
         not_asked()
     }
 
-    fn scan(&self, _: &Arc<FloorTable>, _: &ScanRequest, _: Range<u64>) -> Result<Box<dyn OlderRows>, StoreError> {
+    fn scan(
+        &self,
+        _: &Arc<FloorTable>,
+        _: &ScanRequest,
+        _: Range<u64>,
+    ) -> Result<Box<dyn OlderRows>, StoreError> {
         not_asked()
     }
 

@@ -42,9 +42,8 @@ impl PythonTarget {
         path: &str,
         call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T, TargetError> {
-        let called = Python::try_attach(|py| {
-            call(self.object.bind(py)).map_err(|error| failed(py, path, error))
-        });
+        let called =
+            Python::try_attach(|py| call(self.object.bind(py)).map_err(|error| failed(py, path, error)));
         // A background thread of a store calls it, too.
         let over = || TargetError::new(RemoteCause::Other, path, "the interpreter ends");
         called.unwrap_or_else(|| Err(over()))

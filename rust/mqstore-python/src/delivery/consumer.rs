@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mqstore::delivery::{
-    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue,
-    StartOffset,
+    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue, StartOffset,
 };
 use mqstore::options::DamagePolicy;
 use mqstore::store::{GroupOffset, WorkCounts};
@@ -144,7 +143,6 @@ impl NativeConsumer {
     #[new]
     #[pyo3(signature = (store, group, topics, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage))]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
-    #[expect(clippy::fn_params_excessive_bools, reason = "each is a separate argument in Python")]
     fn new(
         store: &Bound<'_, NativeStore>,
         group: &str,

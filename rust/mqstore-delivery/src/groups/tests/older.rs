@@ -35,7 +35,7 @@ fn a_group_begins_and_continues_before_the_log() {
     let store = world.try_open(&StoreOptions { retention_bytes: Some(1), ..small() }).unwrap();
     let broker = Broker::new(&store).unwrap();
     let records = aged(&store);
-    store.set_older(Some(Arc::new(OlderRecords::new(records.clone()))));
+    store.set_older(Some(Arc::new(OlderRecords::new(records.clone(), 16))));
     for ordered in [false, true] {
         let group = format!("g-{ordered}");
         let with = || ConsumerOptions { ordered, ..ConsumerOptions::default() };
@@ -82,7 +82,7 @@ fn what_nobody_has_is_lost() {
     let records = aged(&store);
     for (fails, group) in [(false, "g"), (true, "h")] {
         let on_lost = if fails { LostMessagePolicy::Fail } else { LostMessagePolicy::GoOn };
-        store.set_older(Some(Arc::new(OlderRecords::new(records[4..].to_vec()))));
+        store.set_older(Some(Arc::new(OlderRecords::new(records[4..].to_vec(), 16))));
         let consumer = broker.consumer(group, &["t"], ConsumerOptions { on_lost, ..options() }).unwrap();
         if fails {
             // A new group begins with the first message that exists.

@@ -431,13 +431,7 @@ impl NativeStore {
     }
 
     /// Returns the smallest offset that a read of a queue can begin with; the log has those from `min_offset` on.
-    fn _oldest_offset(
-        &self,
-        py: Python<'_>,
-        topic: &str,
-        queue_id: i32,
-        min_offset: i64,
-    ) -> PyResult<i64> {
+    fn _oldest_offset(&self, py: Python<'_>, topic: &str, queue_id: i32, min_offset: i64) -> PyResult<i64> {
         let store = self.reads()?;
         about_topic(py, store, || store.oldest_offset(topic, queue_id, min_offset))
     }

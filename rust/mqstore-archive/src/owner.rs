@@ -178,7 +178,7 @@ fn missing(
 ///
 /// # Errors
 /// [`StoreError::ResultExists`] if it is the archive of another store; errors of reads.
-pub fn check_owner(
+pub(crate) fn check_owner(
     store: &Store,
     shown: &str,
     last: Option<&LastRecord>,

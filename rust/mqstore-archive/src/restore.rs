@@ -5,7 +5,7 @@
 //! DIR                                  DIR.partial, with queues, key index and checkpoint
 //! ```
 //!
-//! The files of one range of the log are written before those of the next, so that the record of what is written is small.
+//! The files of one range of the log are written before those of the next, so that the list of the written parts is small.
 
 use std::collections::BTreeMap;
 use std::path::Path;

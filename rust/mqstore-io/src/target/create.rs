@@ -76,7 +76,7 @@ pub fn create(
     Err(NotCreated::unknown(TargetError::new(RemoteCause::Other, path, reason)))
 }
 
-/// Compares a new object with what was written, and removes it if it differs.
+/// Compares a new object with its content, and removes it if they differ.
 fn read_back(target: &dyn Target, path: &str, content: &[u8]) -> Result<(), NotCreated> {
     let found = target.get(path).map_err(NotCreated::unknown)?;
     if !switch::on("target.compare_created") || found.is_some_and(|found| *found == *content) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use mqstore::archive::clean::clean;
 use mqstore::archive::file::FileSizes;
-use mqstore::archive::manifest::{ArchivedFile, ArchivedSegment, LastRecord};
-use mqstore::archive::owner::{check_owner, configure, look};
+use mqstore::archive::manifest::ArchivedFile;
+use mqstore::archive::owner::{configure, look};
 use mqstore::archive::place::Place;
 use mqstore::archive::rebuild::rebuild_manifest;
 use mqstore::archive::restore::{Restore, Restored};
@@ -280,25 +280,6 @@ impl ArchiveRestore {
     }
 }
 
-/// Compares the last record of an archive with the log of a store, if the log has it.
-///
-/// The record has log offset, length and digest. A segment has log offset, length, and the store times of the first and
-/// the last record.
-#[pyfunction]
-fn check_archive_owner(
-    store: &Bound<'_, NativeStore>,
-    shown: &str,
-    last: Option<(u64, u64, String)>,
-    segments: Vec<(u64, u64, Option<i64>, i64)>,
-    extends: bool,
-) -> PyResult<()> {
-    let core = store.get().core()?;
-    let last = last.map(|(log_offset, bytes, sha256)| LastRecord { log_offset, bytes, sha256 });
-    let segment = |(base, bytes, first_ms, last_ms)| ArchivedSegment { base, bytes, first_ms, last_ms };
-    let segments: Vec<_> = segments.into_iter().map(segment).collect();
-    detached(store.py(), || check_owner(core, shown, last.as_ref(), &segments, extends))
-}
-
 /// Creates the segment with this log offset and length in an existing folder; all its bytes are zero.
 #[pyfunction]
 fn create_segment(py: Python<'_>, folder: PathBuf, base_offset: u64, length: u64) -> PyResult<()> {
@@ -309,6 +290,5 @@ fn create_segment(py: Python<'_>, folder: PathBuf, base_offset: u64, length: u64
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ArchiveTarget>()?;
     module.add_class::<ArchiveRestore>()?;
-    module.add_function(wrap_pyfunction!(check_archive_owner, module)?)?;
     module.add_function(wrap_pyfunction!(create_segment, module)?)
 }

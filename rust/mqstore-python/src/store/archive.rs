@@ -38,13 +38,6 @@ fn set_archive(store: &Bound<'_, NativeStore>, archive: Option<(u64, String)>) -
     detached(store.py(), || core.archive().set(archive.as_ref()))
 }
 
-/// Returns the log offset before which the records of a topic are hidden, by its deletion or its retention; 0 if none
-/// are.
-#[pyfunction]
-fn floor_of_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<u64> {
-    Ok(store.get().core()?.floors().log_offset(topic))
-}
-
 /// Returns the first offset of a queue that its topic's deletion or retention does not hide; 0 if all count.
 #[pyfunction]
 fn floor_offset(store: &Bound<'_, NativeStore>, topic: &str, queue_id: i32) -> PyResult<i64> {
@@ -57,6 +50,5 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(is_reclaimed_at, module)?)?;
     module.add_function(wrap_pyfunction!(archive_state, module)?)?;
     module.add_function(wrap_pyfunction!(set_archive, module)?)?;
-    module.add_function(wrap_pyfunction!(floor_offset, module)?)?;
-    module.add_function(wrap_pyfunction!(floor_of_topic, module)?)
+    module.add_function(wrap_pyfunction!(floor_offset, module)?)
 }

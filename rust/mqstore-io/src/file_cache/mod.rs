@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -35,7 +36,11 @@ pub struct FileCache {
 }
 
 #[derive(Debug, Default)]
-struct SharedState(Mutex<CacheState>);
+struct SharedState {
+    table: Mutex<CacheState>,
+    /// Number of calls that forget. A file opened before such a call is not kept. Changes under the lock.
+    forgets: AtomicU64,
+}
 
 #[derive(Debug, Default)]
 struct CacheState {
@@ -44,8 +49,6 @@ struct CacheState {
     order: BTreeMap<u64, PathBuf>,
     /// Number of uses.
     now: u64,
-    /// Number of calls that forget. A file opened before such a call is not kept.
-    forgets: u64,
 }
 
 #[derive(Debug)]
@@ -79,15 +82,15 @@ impl FileCache {
     /// open for reading is opened again for a writer.
     pub fn get(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>> {
         let forgets = {
-            let mut state = self.state.0.lock();
+            let mut state = self.state.table.lock();
             if let Some(file) = state.hit(path, access) {
                 return Ok(file);
             }
-            state.forgets
+            self.forgets()
         };
         let file = self.vfs.open(path, access)?;
-        let mut state = self.state.0.lock();
-        if state.forgets != forgets {
+        let mut state = self.state.table.lock();
+        if self.forgets() != forgets {
             return Ok(file);
         }
         // Another thread may have opened the file too; one handle is enough.
@@ -103,22 +106,29 @@ impl FileCache {
     /// Maps the first `len` bytes of the file at `path` for reading. They stay in place as long as a clone of the
     /// result exists. Do not keep one: it keeps the file open.
     pub fn map(&self, path: &Path, access: Access, len: u64) -> io::Result<Arc<Region>> {
-        if let Some(map) = self.state.0.lock().entries.get(path).and_then(|entry| entry.map.clone()) {
+        if let Some(map) = self.state.table.lock().entries.get(path).and_then(|entry| entry.map.clone()) {
             return Ok(map);
         }
         let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        let map = Arc::new(self.get(path, access)?.map(0, len, MapAccess::Read)?);
-        // If the file has left the table, its map is not kept.
-        if let Some(entry) = self.state.0.lock().entries.get_mut(path) {
-            return Ok(Arc::clone(entry.map.get_or_insert(map)));
+        let file = self.get(path, access)?;
+        let map = Arc::new(file.map(0, len, MapAccess::Read)?);
+        // If the file has left the table, its map is not kept. Another file can have its name now.
+        let mut state = self.state.table.lock();
+        match state.entries.get_mut(path).filter(|entry| Arc::ptr_eq(&entry.file, &file)) {
+            Some(entry) => Ok(Arc::clone(entry.map.get_or_insert(map))),
+            None => Ok(map),
         }
-        Ok(map)
+    }
+
+    /// Number of calls that forget.
+    fn forgets(&self) -> u64 {
+        self.state.forgets.load(Ordering::Acquire)
     }
 
     /// Drops the handle of `path`.
     pub fn forget(&self, path: &Path) {
-        let mut state = self.state.0.lock();
-        state.forgets += 1;
+        let mut state = self.state.table.lock();
+        self.state.forgets.fetch_add(1, Ordering::AcqRel);
         let entry = state.remove(path);
         drop(state);
         drop(entry);
@@ -126,8 +136,8 @@ impl FileCache {
 
     /// Drops the handles of all files in `dir` and below it.
     pub fn forget_dir(&self, dir: &Path) {
-        let mut state = self.state.0.lock();
-        state.forgets += 1;
+        let mut state = self.state.table.lock();
+        self.state.forgets.fetch_add(1, Ordering::AcqRel);
         let paths: Vec<PathBuf> =
             state.entries.keys().filter(|path| path.starts_with(dir)).cloned().collect();
         let entries: Vec<_> = paths.iter().map(|path| state.remove(path)).collect();
@@ -137,7 +147,7 @@ impl FileCache {
 
     /// Returns the number of open files.
     pub fn len(&self) -> usize {
-        self.state.0.lock().entries.len()
+        self.state.table.lock().entries.len()
     }
 
     /// Returns whether no file is open.
@@ -146,10 +156,19 @@ impl FileCache {
     }
 }
 
-/// The most recent files of one sequence, or their maps, found without a path and without the cache's lock. It holds
-/// weak references: only the cache keeps them alive.
+/// The most recent files of one sequence in a [`FileCache`], or their maps, found without a path and without the cache's
+/// lock. It holds weak references: only the cache keeps them alive. What the cache forgot since is not found, even if a
+/// caller still has it.
 #[derive(Debug)]
-pub struct Recent<T: ?Sized>(Mutex<Vec<(u64, Weak<T>)>>);
+pub struct Recent<T: ?Sized>(Mutex<Vec<RecentEntry<T>>>);
+
+#[derive(Debug)]
+struct RecentEntry<T: ?Sized> {
+    key: u64,
+    /// The number of calls that forget, before the file was opened.
+    forgets: u64,
+    opened: Weak<T>,
+}
 
 /// The maps of [`Recent`] files.
 pub type RecentMaps = Recent<Region>;
@@ -167,34 +186,40 @@ impl<T: ?Sized> Default for Recent<T> {
 }
 
 impl<T: ?Sized> Recent<T> {
-    /// Returns the file or map `key`. If it is not remembered, calls `open`, which asks the cache.
+    /// Returns the file or map `key` of `cache`. If it is not remembered, calls `open`, which asks the cache.
     ///
     /// # Errors
     /// The error of `open`.
-    pub fn get<E>(&self, key: u64, open: impl FnOnce() -> Result<Arc<T>, E>) -> Result<Arc<T>, E> {
+    pub fn get<E>(
+        &self,
+        cache: &FileCache,
+        key: u64,
+        open: impl FnOnce() -> Result<Arc<T>, E>,
+    ) -> Result<Arc<T>, E> {
         let mut recent = self.0.lock();
-        let known = recent.iter().find(|(known, _)| *known == key).and_then(|(_, known)| known.upgrade());
-        if let Some(known) = known {
+        let forgets = cache.forgets();
+        let known = recent.iter().find(|known| known.key == key && known.forgets == forgets);
+        if let Some(known) = known.and_then(|known| known.opened.upgrade()) {
             return Ok(known);
         }
         let opened = open()?;
-        recent.retain(|(known, other)| *known != key && other.strong_count() > 0);
+        recent.retain(|known| known.key != key && known.opened.strong_count() > 0);
         recent.truncate(RECENT_FILES - 1);
-        recent.insert(0, (key, Arc::downgrade(&opened)));
+        recent.insert(0, RecentEntry { key, forgets, opened: Arc::downgrade(&opened) });
         Ok(opened)
     }
 }
 
 impl KeepsFiles for SharedState {
     fn release(&self) -> usize {
-        let Some(mut state) = self.0.try_lock() else { return 0 };
+        let Some(mut state) = self.table.try_lock() else { return 0 };
         let released = state.take_unused();
         drop(state);
         released.len()
     }
 
     fn keeps_files(&self) -> bool {
-        self.0.try_lock().is_none_or(|state| !state.entries.is_empty())
+        self.table.try_lock().is_none_or(|state| !state.entries.is_empty())
     }
 }
 

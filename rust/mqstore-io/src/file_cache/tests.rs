@@ -106,7 +106,7 @@ fn threads_share_a_cache() {
             }
         });
         assert!(cache.len() <= 3);
-        let state = cache.state.0.lock();
+        let state = cache.state.table.lock();
         assert_eq!(state.entries.len(), state.order.len());
     });
 }
@@ -121,14 +121,14 @@ fn a_release_closes_files_that_no_caller_has() {
         cache.get(&paths[1], Access::ReadWrite).unwrap();
         cache.map(&paths[2], Access::Read, 1).unwrap();
         {
-            let _busy = cache.state.0.lock();
+            let _busy = cache.state.table.lock();
             assert_eq!(cache.state.release(), 0, "it does not wait for a lock");
         }
         assert_eq!(cache.state.release(), 2);
         assert_eq!(cache.len(), 1);
         assert!(Arc::ptr_eq(&used, &cache.get(&paths[0], Access::Read).unwrap()));
         cache.get(&paths[1], Access::Read).unwrap();
-        let state = cache.state.0.lock();
+        let state = cache.state.table.lock();
         assert_eq!(state.entries.len(), state.order.len());
     });
 }
@@ -146,14 +146,46 @@ fn recent_files_need_the_cache_only_once_until_it_closes_them() {
                 opens.set(opens.get() + 1);
                 cache.get(&path, Access::Read)
             };
-            recent.get(7, open).unwrap()
+            recent.get(&cache, 7, open).unwrap()
         };
         assert!(Arc::ptr_eq(&get(), &get()));
         assert_eq!(opens.get(), 1);
-        // A file of this name can be another one after that.
+        // A file of this name can be another one after that, even if a caller still has the old one.
+        let old = get();
         cache.forget(&path);
-        drop((get(), get()));
+        assert!(Arc::ptr_eq(&get(), &get()));
+        assert!(!Arc::ptr_eq(&get(), &old));
         assert_eq!(opens.get(), 2);
-        assert!(recent.get(8, || Err::<Arc<dyn VfsFile>, _>(io::ErrorKind::NotFound)).is_err());
+        assert!(recent.get(&cache, 8, || Err::<Arc<dyn VfsFile>, _>(io::ErrorKind::NotFound)).is_err());
     });
+}
+
+#[cfg(feature = "sim")]
+#[test]
+fn a_file_that_is_replaced_while_it_is_opened_is_not_kept() {
+    let sim = Arc::new(crate::SimVfs::default());
+    let vfs: Arc<dyn Vfs> = sim.clone();
+    let path = Path::new("/a");
+    // Before the open, before the map, and between two maps.
+    for nth in 1..=4 {
+        put(&vfs, path);
+        let cache = Arc::new(FileCache::new(Arc::clone(&vfs), 8));
+        let (beside, again) = (Arc::clone(&cache), Arc::clone(&vfs));
+        sim.visit_before(nth, move || {
+            beside.forget(Path::new("/a"));
+            again.remove_file(Path::new("/a")).unwrap();
+            again.create_new(Path::new("/a")).unwrap().write_all_at(b"y", 0).unwrap();
+            beside.forget(Path::new("/a"));
+            beside.get(Path::new("/a"), Access::ReadWrite).unwrap();
+        });
+        for _ in 0..3 {
+            cache.map(path, Access::ReadWrite, 1).unwrap();
+            cache.get(path, Access::ReadWrite).unwrap().stat().unwrap();
+        }
+        let mut bytes = [0; 2];
+        cache.map(path, Access::ReadWrite, 1).unwrap().read(0, &mut bytes[..1]).unwrap();
+        cache.get(path, Access::ReadWrite).unwrap().read_exact_at(&mut bytes[1..], 0).unwrap();
+        assert_eq!((bytes, sim.cancel_visit()), (*b"yy", false), "before call {nth}");
+        vfs.remove_file(path).unwrap();
+    }
 }

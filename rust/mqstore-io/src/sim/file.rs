@@ -40,7 +40,7 @@ impl SimFile {
         len: u64,
         act: impl FnOnce(&mut DiskState, &mut FileData) -> io::Result<T>,
     ) -> io::Result<T> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.next_call();
         state.begin(kind, &self.path, offset, len)?;
         act(&mut state, &mut self.node.data.lock())
     }
@@ -56,7 +56,7 @@ impl SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.next_call();
         let begun = state.begin(OperationKind::Sync, &self.path, 0, 0);
         finish_sync(&mut state, &self.node, 0, u64::MAX, begun)
     }
@@ -127,7 +127,7 @@ impl VfsFile for SimFile {
 
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.check_writable()?;
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.next_call();
         let begun = state.begin(OperationKind::Write, &self.path, offset, buf.len() as u64);
         let mut data = self.node.data.lock();
         state.touch(&mut data);
@@ -239,7 +239,7 @@ impl fmt::Debug for SimMap {
 impl MapObserver for SimMap {
     fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut()) -> Result<(), RegionError> {
         let (offset, len) = (self.offset + at as u64, len as u64);
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.next_call();
         // The call is counted and recorded. No fault hits a store to memory.
         let _ = state.begin(OperationKind::MapWrite, &self.path, offset, len);
         let mut data = self.node.data.lock();
@@ -257,7 +257,7 @@ impl MapObserver for SimMap {
 
     fn flush(&self, at: usize, len: usize) -> io::Result<()> {
         let (offset, len) = (self.offset + at as u64, len as u64);
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.next_call();
         let begun = state.begin(OperationKind::MapFlush, &self.path, offset, len);
         finish_sync(&mut state, &self.node, offset, len, begun)
     }

@@ -35,7 +35,7 @@ pub use fault_plan::{Fault, Operation, OperationKind};
 pub use options::SimOptions;
 
 use rng::Rng;
-use shared_state::{DiskState, SharedDisk};
+use shared_state::{DiskState, SharedDisk, Visit};
 
 /// A file system in memory; a clone is the same one.
 ///
@@ -187,6 +187,19 @@ impl SimVfs {
     pub fn take_all_frozen(&self) -> Vec<(u64, Self)> {
         let frozen = std::mem::take(&mut self.shared.state.lock().frozen);
         frozen.into_iter().map(|(call, state)| (call, Self::from_state(state))).collect()
+    }
+
+    /// Runs `act` once, just before the `nth` call of this thread from now on (1 is the next call): what another process
+    /// does between two calls of this one. Replaces an `act` that did not run yet.
+    pub fn visit_before(&self, nth: u64, act: impl FnOnce() + Send + 'static) {
+        let thread = std::thread::current().id();
+        let visit = Visit { thread, calls: nth.saturating_sub(1), act: Box::new(act) };
+        self.shared.state.lock().visit = Some(visit);
+    }
+
+    /// Drops what [`Self::visit_before`] has not run yet. Returns whether there was something.
+    pub fn cancel_visit(&self) -> bool {
+        self.shared.state.lock().visit.take().is_some()
     }
 
     /// Arms a fault, which makes a later call fail.

@@ -6,8 +6,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::ThreadId;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::directory_tree::Tree;
 use super::fault_plan::{FaultPlan, Operation, OperationKind};
@@ -20,6 +21,31 @@ use super::rng::Rng;
 /// lock first, then the lock of a file's content.
 pub(super) struct SharedDisk {
     pub(super) state: Mutex<DiskState>,
+}
+
+/// What another process does before a later call of a thread.
+pub(super) struct Visit {
+    pub(super) thread: ThreadId,
+    /// Number of calls before it.
+    pub(super) calls: u64,
+    pub(super) act: Box<dyn FnOnce() + Send>,
+}
+
+impl SharedDisk {
+    /// Begins a call: first comes what another process does before it.
+    pub(super) fn next_call(&self) -> MutexGuard<'_, DiskState> {
+        let mut state = self.state.lock();
+        let is_here = |visit: &mut Visit| visit.thread == std::thread::current().id();
+        let Some(mut visit) = state.visit.take_if(is_here) else { return state };
+        if visit.calls > 0 {
+            visit.calls -= 1;
+            state.visit = Some(visit);
+            return state;
+        }
+        drop(state);
+        (visit.act)();
+        self.state.lock()
+    }
 }
 
 impl fmt::Debug for SharedDisk {
@@ -36,6 +62,7 @@ pub(super) struct DiskState {
     pub(super) trace: Vec<Operation>,
     pub(super) faults: FaultPlan,
     pub(super) violations: Vec<String>,
+    pub(super) visit: Option<Visit>,
     pub(super) freeze_at: BTreeSet<u64>,
     pub(super) frozen: Vec<(u64, DiskState)>,
     /// File, offset and length of the last call, if it was a write.
@@ -61,6 +88,7 @@ impl DiskState {
             trace: Vec::new(),
             faults: FaultPlan::default(),
             violations: Vec::new(),
+            visit: None,
             freeze_at: BTreeSet::new(),
             frozen: Vec::new(),
             last_write: None,

@@ -25,7 +25,7 @@ const UNLIMITED: u64 = 1 << 50;
 
 impl SimVfs {
     fn begin(&self, kind: OperationKind, path: &Path) -> io::Result<MutexGuard<'_, DiskState>> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.next_call();
         state.begin(kind, path, 0, 0)?;
         Ok(state)
     }

@@ -135,7 +135,7 @@ impl ConsumeQueue {
                 take(bytes.as_chunks().0);
                 continue;
             }
-            let file = self.files.get(part.base, || self.file(part.base))?;
+            let file = self.files.get(&self.home.cache, part.base, || self.file(part.base))?;
             let mut position = part.position;
             while position < part.end_position() {
                 let end = part.end_position().min(position + READ_BYTES);
@@ -155,7 +155,7 @@ impl ConsumeQueue {
             return None;
         }
         let map = || self.home.cache.map(&self.path(base), Access::ReadWrite, self.layout().file_bytes());
-        self.maps.get(base, map).ok()
+        self.maps.get(&self.home.cache, base, map).ok()
     }
 
     fn check_name_exists(&self, part: &FilePart) -> Result<(), StoreError> {

@@ -182,7 +182,7 @@ impl IndexFile {
             self.has_no_holes.store(stat.allocated_bytes >= len, Ordering::Release);
             self.cache.map(&self.path, Access::ReadWrite, len)
         };
-        self.maps.get(0, map).ok()
+        self.maps.get(&self.cache, 0, map).ok()
     }
 
     /// Returns the access for the writer; maps the file.

@@ -142,10 +142,13 @@ pub fn body(record: &StoredRecord) -> Vec<u8> {
     record.view().unwrap().body.to_vec()
 }
 
-/// An archive of a list of records, in the order of the log.
+/// An archive of a list of records, in the order of the log. As if its manifest had been read long ago, it shows only the
+/// records before the log offsets that reads asked for.
 #[derive(Debug, Default)]
 pub struct OlderRecords {
     records: Mutex<Vec<StoredRecord>>,
+    /// Number of records that it shows.
+    known: Mutex<usize>,
     /// Records that a read returns at once.
     at_once: usize,
     /// Requests until one fails; 0 is none.
@@ -163,7 +166,7 @@ struct RecordList {
 impl OlderRecords {
     /// Makes an archive. A read returns `at_once` records.
     pub fn new(records: Vec<StoredRecord>, at_once: usize) -> Arc<Self> {
-        Arc::new(Self { records: Mutex::new(records), at_once, fails_after: Mutex::default() })
+        Arc::new(Self { records: Mutex::new(records), at_once, ..Self::default() })
     }
 
     /// Replaces the records.
@@ -189,7 +192,8 @@ impl OlderRecords {
     /// Returns the records that meet a condition.
     fn found(&self, is_wanted: impl Fn(&StoredRecord) -> bool) -> Result<Vec<StoredRecord>, StoreError> {
         self.request()?;
-        Ok(self.records.lock().iter().filter(|record| is_wanted(record)).cloned().collect())
+        let (records, known) = (self.records.lock(), *self.known.lock());
+        Ok(records.iter().take(known).filter(|record| is_wanted(record)).cloned().collect())
     }
 
     fn of_queue(&self, topic: &str, queue_id: i32) -> Result<Vec<StoredRecord>, StoreError> {
@@ -213,8 +217,12 @@ impl OlderSource for Arc<OlderRecords> {
         0
     }
 
-    fn before(&self, _log_start: u64) -> Result<Arc<dyn OlderMessages>, StoreError> {
+    fn before(&self, log_start: u64) -> Result<Arc<dyn OlderMessages>, StoreError> {
         self.request()?;
+        let records = self.records.lock();
+        let wanted = records.partition_point(|record| record.commit_log_offset < log_start);
+        let mut known = self.known.lock();
+        *known = wanted.max(*known);
         Ok(Arc::new(Arc::clone(self)))
     }
 }

@@ -88,8 +88,10 @@ impl LookupCursor {
         // Later records are appended after the begin of the look-up.
         let log_start = self.log.view.list().min_offset().min(self.log.limit);
         if self.newest_first {
-            if self.is_log_over {
-                // Deleted records are before all others.
+            // A deleted record can still be in memory, unlike a newer one that was deleted with it.
+            self.ready.retain(|record| record.commit_log_offset >= log_start);
+            if self.ready.is_empty() {
+                self.is_log_over = true;
                 self.older = Some(OlderPart::Due(0..self.last.unwrap_or(u64::MAX).min(log_start)));
             }
             return Ok(());

@@ -356,11 +356,28 @@ pub(crate) fn offset_for_time(
 /// Like [`offset_for_time`], with a view that has caught up to log offset `limit`.
 pub(crate) fn time_offset(
     (view, limit): (&StoreView, u64),
-    (topic, queue_id): (&str, i32),
+    queue: (&str, i32),
     time_ms: i64,
     boundary: Boundary,
 ) -> Result<i64, StoreError> {
-    let (min, max) = bounds(view, topic, queue_id)?;
+    loop {
+        let bounds_before = bounds(view, queue.0, queue.1)?;
+        let found = time_offset_in((view, limit), queue, bounds_before, time_ms, boundary)?;
+        // If retention deletes messages during a search of the log, the search finds the first one that is left.
+        let may_be_older = found > bounds_before.0 && view.continues();
+        if !may_be_older || found > bounds(view, queue.0, queue.1)?.0 {
+            return Ok(found);
+        }
+    }
+}
+
+fn time_offset_in(
+    (view, limit): (&StoreView, u64),
+    (topic, queue_id): (&str, i32),
+    (min, max): (i64, i64),
+    time_ms: i64,
+    boundary: Boundary,
+) -> Result<i64, StoreError> {
     let compacted = compacted(&**view, topic, queue_id, (min, max))?;
     let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
     let mut search = TimeSearch::new(&**view, topic, queue_id, limit).with_compacted(compacted);

@@ -77,7 +77,8 @@ pub(crate) fn tail(
             let cursor = cursor_from((view, limit), queue, range, read.filter)?;
             // A record of several messages can begin before `start`.
             part.read_from = cursor.position().min(start);
-            read_part(&view.files().commit_log(), cursor.on_damage(read.on_damage), &mut found, most, pause)?;
+            let cursor = cursor.on_damage(read.on_damage);
+            read_part((&view.files().commit_log(), limit), cursor, &mut found, most, pause)?;
         }
         keep_newest(&mut found, most);
         let oldest = found.first().filter(|_| found.len() >= most).map(|((time, _), _)| *time);
@@ -93,9 +94,10 @@ pub(crate) fn tail(
     Ok(found.into_iter().map(|(_, record)| record).collect())
 }
 
-/// Adds the records of `cursor` to `found`, and keeps the newest `most` of all.
+/// Adds the records of `cursor` before log offset `limit` to `found`, and keeps the newest `most` of all. The queues are
+/// read one after the other, so a later one can have newer messages.
 fn read_part(
-    log: &Path,
+    (log, limit): (&Path, u64),
     mut cursor: QueueCursor,
     found: &mut Vec<Found>,
     most: usize,
@@ -108,6 +110,9 @@ fn read_part(
         }
         for record in batch.records {
             let at = record.commit_log_offset;
+            if at >= limit && !cursor.has_compacted() {
+                continue;
+            }
             let view = record.view();
             let view = view.map_err(|error| StoreError::format(log, at, &error))?;
             let place = (view.store_timestamp, at);
@@ -160,42 +165,64 @@ pub(crate) fn count(
 ) -> Result<u64, StoreError> {
     let limit = view.catch_up()?;
     let mut light = LightUnits::new(&**view, topic, limit);
-    let mut counts = |unit: &CqUnit| light.as_mut().is_none_or(|light| !light.is_hidden(unit));
-    let (mut messages, mut units) = (0, Vec::new());
+    let mut messages = 0;
     for queue_id in existing_queues(&**view, topic, None)? {
-        let (mut from, max) = bounds(view, topic, queue_id)?;
-        if let Some(older) = view.older_of(topic)? {
-            messages += older.messages.count(&older.floors, topic, queue_id, from)?;
-        }
-        if let Some(compacted) = compacted(&**view, topic, queue_id, (from, max))? {
-            for record in compacted.read(compacted.min_offset()) {
-                if record?.queue_offset >= compacted.max_offset() {
-                    break;
-                }
-                messages += 1;
-                if messages % LOOKS as u64 == 0 {
-                    pause()?;
-                }
+        messages += loop {
+            if let Some(count) = count_queue(view, (topic, queue_id), light.as_mut(), pause)? {
+                break count;
             }
-            from = from.max(compacted.max_offset());
-        }
-        let mut expected = from;
-        loop {
-            if from >= expected {
-                expected = from.saturating_add(EXPECTED_UNITS);
-                view.prefetch_units(topic, queue_id, from, expected.min(max).saturating_sub(from));
-            }
-            units.clear();
-            view.units(topic, queue_id, from, UNITS, &mut units)?;
-            messages += units.iter().filter(|(offset, unit)| *offset < max && counts(unit)).count() as u64;
-            match units.last() {
-                Some((last, _)) if *last < max => from = last.saturating_add(1),
-                _ => break,
-            }
-            pause()?;
-        }
+        };
     }
     Ok(messages)
+}
+
+/// Returns the number of messages of a queue; `None` if retention deleted some of them before they were counted, so that
+/// they are before the log now.
+fn count_queue(
+    view: &StoreView,
+    (topic, queue_id): (&str, i32),
+    mut light: Option<&mut LightUnits<'_>>,
+    pause: &mut dyn FnMut() -> Result<(), StoreError>,
+) -> Result<Option<u64>, StoreError> {
+    let mut counts = |unit: &CqUnit| light.as_mut().is_none_or(|light| !light.is_hidden(unit));
+    let (mut messages, mut units) = (0, Vec::new());
+    let (mut from, max) = bounds(view, topic, queue_id)?;
+    if let Some(older) = view.older_of(topic)? {
+        messages += older.messages.count(&older.floors, topic, queue_id, from)?;
+    }
+    let compacted = compacted(&**view, topic, queue_id, (from, max))?;
+    if let Some(compacted) = &compacted {
+        for record in compacted.read(compacted.min_offset()) {
+            if record?.queue_offset >= compacted.max_offset() {
+                break;
+            }
+            messages += 1;
+            if messages % LOOKS as u64 == 0 {
+                pause()?;
+            }
+        }
+        from = from.max(compacted.max_offset());
+    }
+    let mut expected = from;
+    loop {
+        if from >= expected {
+            expected = from.saturating_add(EXPECTED_UNITS);
+            view.prefetch_units(topic, queue_id, from, expected.min(max).saturating_sub(from));
+        }
+        units.clear();
+        view.units(topic, queue_id, from, UNITS, &mut units)?;
+        let has_gap =
+            compacted.is_none() && from < max && units.first().is_none_or(|(offset, _)| *offset > from);
+        if has_gap && view.continues() && bounds(view, topic, queue_id)?.0 > from {
+            return Ok(None);
+        }
+        messages += units.iter().filter(|(offset, unit)| *offset < max && counts(unit)).count() as u64;
+        match units.last() {
+            Some((last, _)) if *last < max => from = last.saturating_add(1),
+            _ => return Ok(Some(messages)),
+        }
+        pause()?;
+    }
 }
 
 /// The units of a light queue in a store with floors: reads leave some of their records out.

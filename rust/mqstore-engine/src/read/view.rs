@@ -183,6 +183,8 @@ impl StoreView {
     /// Returns the messages from before the log; `None` if there are none.
     pub(crate) fn older(&self) -> Result<Option<Older>, StoreError> {
         let Some(source) = &self.older else { return Ok(None) };
+        // The files of a queue can be newer than the list of segments, and show that the log begins later.
+        self.catch_up()?;
         let log_start = self.list().min_offset();
         if log_start <= source.begin() {
             return Ok(None);

@@ -71,7 +71,9 @@ pub(crate) fn scan<S: ScanSink>(
         scan.begin_older()?;
     }
     if scan.older.is_none() {
-        let log = scan.begin_log()?;
+        scan.begin_log()?;
+    }
+    if let Some(log) = &scan.log {
         (scan.start, scan.position, scan.limit) = (log.start(), log.position(), log.limit());
     }
     Ok(scan)
@@ -115,7 +117,7 @@ impl<S: ScanSink> Scan<S> {
             if self.log.is_none() {
                 self.begin_log()?;
             }
-            let Some(log) = &mut self.log else { return Ok(ScanOutput::End) };
+            let Some(log) = &mut self.log else { continue };
             let found = log.next(timeout)?;
             if self.continues && log.has_lost() && self.begin_older()? {
                 // Rows before these were deleted before they were read.
@@ -129,12 +131,15 @@ impl<S: ScanSink> Scan<S> {
         }
     }
 
-    /// Begins to scan the log at the position of the scan.
-    fn begin_log(&mut self) -> Result<&mut LogScan<S>, StoreError> {
+    /// Begins to scan the log at the position of the scan; or what is before the log, if the log begins later.
+    fn begin_log(&mut self) -> Result<(), StoreError> {
         let from = Some(self.position).filter(|position| *position > 0);
         let request = ScanRequest { from: from.or(self.request.from), ..self.request.clone() };
         let log = scan_log(&self.view, &request, Arc::clone(&self.make))?;
-        Ok(self.log.insert(log))
+        if !(self.continues && log.start() > self.position && self.begin_older()?) {
+            self.log = Some(log);
+        }
+        Ok(())
     }
 
     /// Begins to scan what is before the log and after the position of the scan. Returns whether there is any.

@@ -7,6 +7,7 @@ mod disk_space;
 mod durability_modes;
 mod lifecycle;
 mod older;
+mod older_beside;
 mod quota;
 mod random_read;
 mod reading;

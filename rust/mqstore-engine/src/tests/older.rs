@@ -16,24 +16,24 @@ use crate::{
 };
 
 /// A small generator of numbers: the same for each seed.
-struct Numbers(u64);
+pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as usize) % end.max(1)
     }
 }
 
 /// The log offsets of messages.
-type Found = Vec<u64>;
+pub(super) type Found = Vec<u64>;
 
-fn offsets(records: &[StoredRecord]) -> Found {
+pub(super) fn offsets(records: &[StoredRecord]) -> Found {
     records.iter().map(|record| record.commit_log_offset).collect()
 }
 
 /// A read in both stores.
-enum Reading {
+pub(super) enum Reading {
     Queue(Box<QueueCursor>),
     Topic(Box<MergedCursor>),
     Follow(Box<TopicFollower>),
@@ -42,7 +42,7 @@ enum Reading {
 
 impl Reading {
     /// Returns up to `max` messages; fewer at the end.
-    fn take(&mut self, store: &Store, max: usize) -> Result<Found, StoreError> {
+    pub(super) fn take(&mut self, store: &Store, max: usize) -> Result<Found, StoreError> {
         let mut found = Vec::new();
         while found.len() < max {
             let left = max - found.len();
@@ -89,7 +89,11 @@ impl ScanSink for OffsetSink {
 }
 
 /// The rows of a scan; `between` runs after its first batch.
-fn scanned(store: &Store, request: &ScanRequest, between: impl FnOnce()) -> Result<Found, StoreError> {
+pub(super) fn scanned(
+    store: &Store,
+    request: &ScanRequest,
+    between: impl FnOnce(),
+) -> Result<Found, StoreError> {
     let make: MakeSink<OffsetSink> = Arc::new(OffsetSink::default);
     let mut scan = store.scan(request, make)?;
     let (mut found, mut between) = (Vec::new(), Some(between));

@@ -262,7 +262,7 @@ impl Reader {
         if let Some(live) = live {
             let known = state.list.end_offset();
             if live.visible > known {
-                state.list = Arc::new(SegmentList::load(&self.files)?);
+                self.renew_list(state)?;
             }
             // If the path is one segment, it ends before the log does.
             let most = self.files.only_segment().map_or(u64::MAX, |_| state.list.end_offset());
@@ -367,7 +367,20 @@ impl Reader {
             let lost = manifest.compare(&state.queues, log_min, complete_to).lost;
             suspects.extend(lost.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
         }
+        if beside {
+            self.check_begin(state.list.min_offset())?;
+        }
         self.replace(state, &suspects, ODD_FILES)
+    }
+
+    /// Returns an error if the writer has deleted the log up to an offset after `known`: the files of queues may then
+    /// begin later than the caller expects.
+    pub(super) fn check_begin(&self, known: u64) -> Result<(), StoreError> {
+        if self.live.look(&self.files).1.is_none_or(|live| live.log_min <= known) {
+            return Ok(());
+        }
+        let action = "reading the begin of the log";
+        Err(StoreError::io(&self.files.commit_log(), action, ErrorKind::NotFound.into()))
     }
 
     /// Derives the units of the records from `complete_to` on.
@@ -425,7 +438,7 @@ impl Reader {
             state.is_complete &= !self.reload_topics()?;
             if live.is_some() && self.files.only_segment().is_none() {
                 // Segments may have been rewritten. Without readers, the old files free their space.
-                state.list = Arc::new(SegmentList::load(&self.files)?);
+                self.renew_list(state)?;
             }
             let floors = self.floors.now();
             if state.is_complete {
@@ -490,26 +503,30 @@ impl Reader {
         Ok(())
     }
 
+    /// Derives the units of a range of the log. Fails if a writer deleted a part of it meanwhile: a queue may have had its
+    /// last message there, and then only its files show where it ends.
     fn walk_into_overlay(&self, state: &mut ReaderState, from: u64, end: u64) -> Result<(), StoreError> {
         let mut overlay = std::mem::replace(&mut state.overlay, self.no_queues());
         let outcome = self.walk(state, from, end, |item| overlay.add(&item));
         state.overlay = overlay;
-        outcome
+        outcome?.map_or(Ok(()), Err)
     }
 
+    /// Visits the records of a range of the log. Passes over a part that a writer deletes meanwhile, and returns the
+    /// error that it met there.
     fn walk(
         &self,
         state: &ReaderState,
         from: u64,
         end: u64,
         mut visit: impl FnMut(WalkItem<'_>),
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<StoreError>, StoreError> {
         let from = from.max(state.list.min_offset());
+        let mut passed = None;
         let mut scanner = LogScanner::new(Arc::clone(&state.list), from, end, ScanChecks { crc: false });
         loop {
             let offset = scanner.position();
             let item = match scanner.next_item() {
-                // Records that a writer removes during the walk need no units.
                 Err(error) if error.is_gone() => {
                     let list = SegmentList::load(&self.files)?;
                     let min = list.min_offset();
@@ -518,6 +535,7 @@ impl Reader {
                     }
                     scanner.renew(Arc::new(list));
                     scanner.seek(min);
+                    passed = Some(error);
                     continue;
                 }
                 item => item?,
@@ -530,9 +548,9 @@ impl Reader {
                 }
                 ScanItem::Record(record) => visit(WalkItem::Record(&record, offset)),
                 ScanItem::Filler { .. } => {}
-                ScanItem::End { .. } => return Ok(()),
+                ScanItem::End { .. } => return Ok(passed),
                 ScanItem::Damaged(damage) => {
-                    let Some(next) = scanner.skip(&damage)? else { return Ok(()) };
+                    let Some(next) = scanner.skip(&damage)? else { return Ok(passed) };
                     self.note(damage.skipped(next - damage.offset));
                     visit(WalkItem::Damaged { offset: damage.offset, end: next });
                 }
@@ -584,6 +602,22 @@ impl Reader {
         state.all_replaced || !state.replaced_ids.is_empty() && is_replaced()
     }
 
+    /// Lists the segments again.
+    fn renew_list(&self, state: &mut ReaderState) -> Result<(), StoreError> {
+        let list = SegmentList::load(&self.files)?;
+        let min = list.min_offset();
+        if min > state.list.min_offset() {
+            state.overlay.drop_below(min);
+            state.replaced.drop_below(min);
+            self.index.forget_below(min);
+        }
+        // If the log begins after the known end, a queue may have had its last message in between.
+        state.is_complete &= min <= state.end;
+        state.end = state.end.max(min);
+        state.list = Arc::new(list);
+        Ok(())
+    }
+
     /// Updates the state if a writer removed the oldest segments.
     fn follow_expiry(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
         let Some(first) = state.list.segments().first() else { return Ok(()) };
@@ -597,12 +631,7 @@ impl Reader {
         if !is_removed {
             return Ok(());
         }
-        state.list = Arc::new(SegmentList::load(&self.files)?);
-        let min = state.list.min_offset();
-        state.overlay.drop_below(min);
-        state.replaced.drop_below(min);
-        state.end = state.end.max(min);
-        self.index.forget_below(min);
+        self.renew_list(state)?;
         state.queues.recover_bounds()
     }
 

@@ -13,7 +13,6 @@ use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::DledgerEnd;
 use mqstore_base::store_files::RaftLog;
-use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::recovery::{has_entry, raft_end};
 
@@ -22,7 +21,7 @@ impl Reader {
     pub(super) fn find_raft_end(&self, state: &mut ReaderState, log: &RaftLog) -> Result<(), StoreError> {
         let beside = self.files.vfs.lock_holder(&self.files.lock()).ok().flatten().is_some();
         if let Some(last) = state.raft {
-            state.list = Arc::new(SegmentList::load(&self.files)?);
+            self.renew_list(state)?;
             // A broker that was stopped in the meantime may have written until then.
             let may_differ = beside || last.beside || !last.more && has_entry(&state.list, state.end)?;
             if !may_differ {

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use super::unread_queues::{Queues, Unread, UnreadQueues};
 use super::{ODD_FILES, Reader, ReaderState, Suspects};
 use mqstore_base::error::StoreError;
-use mqstore_log::consume_queue::ConsumeQueue;
+use mqstore_base::retry::retry_if_gone;
+use mqstore_io::Access;
+use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
 use mqstore_log::recovery::QueueManifest;
 
 impl Reader {
@@ -40,9 +42,18 @@ impl Reader {
 
     fn look_for(&self, choose: impl FnOnce(&UnreadQueues) -> Queues) -> Result<(), StoreError> {
         let mut unread = self.unread.lock();
-        if let Unread::All(live, manifest) = &*unread {
-            *unread = self.load_first_view(*live, manifest.as_ref())?;
-        }
+        retry_if_gone(&*self.files.clock, || {
+            if let Unread::All(live, manifest) = &*unread {
+                match self.load_first_view(*live, manifest.as_ref()) {
+                    Err(error) if error.is_gone() => {
+                        *unread = self.list_again()?;
+                        return Err(error);
+                    }
+                    loaded => *unread = loaded?,
+                }
+            }
+            Ok(())
+        })?;
         if let Unread::Some(queues) = &mut *unread {
             let chosen = choose(queues);
             if !chosen.is_empty() {
@@ -53,6 +64,19 @@ impl Reader {
             }
         }
         Ok(())
+    }
+
+    /// Lists all files again, which a writer deleted after they were listed.
+    fn list_again(&self) -> Result<Unread, StoreError> {
+        let mut state = self.state.lock();
+        let (page, live) = self.live.look(&self.files);
+        let manifest = QueueManifest::load(&self.files);
+        self.follow_topics(&mut state, page, live)?;
+        self.renew_list(&mut state)?;
+        let file_bytes = state.queues.file_bytes();
+        state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read, &self.floors)?);
+        (state.page, state.writer) = (page, live.map(|live| live.token));
+        Ok(Unread::All(live, manifest))
     }
 
     /// Uses the queue files up to `complete_to`. Reads the queues of those topics whose folders differ from the

@@ -247,12 +247,13 @@ impl Reader {
         let before = state.end;
         let at_segment_end = state.list.find(before).is_none();
         if at_segment_end {
-            state.list = Arc::new(SegmentList::load(&self.files)?);
+            self.renew_list(&mut state)?;
         }
         // Before the end moves: if this fails, the next call must still find the same records to be new.
         self.follow_topics(&mut state, page, live)?;
         self.find_end(&mut state, live)?;
         if !seen {
+            state.is_complete = true;
             return Ok(state.end);
         }
         let was_complete = mem::replace(&mut state.is_complete, false);
@@ -261,6 +262,9 @@ impl Reader {
             self.renew_queues(&mut state, live)?;
         } else if state.end > before {
             self.follow_log(&mut state, before, live)?;
+        }
+        if let Some(live) = live {
+            self.check_begin(live.visible)?;
         }
         state.is_complete = true;
         state.page = page;
@@ -286,7 +290,7 @@ impl Reader {
             let mut all = mem::take(&mut state.replaced);
             let outcome = self.walk(state, before, end, |item| all.add(&item));
             state.replaced = all;
-            return outcome;
+            return outcome.map(drop);
         }
         let are_in_files = live.is_some_and(|live| live.dispatched > before);
         if end - state.overlay_from > OVERLAY_BYTES && are_in_files {
@@ -393,12 +397,15 @@ impl Reader {
         let mut from = from;
         let had = units.len();
         if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
+            // The derived units before the log are gone: those of the files must not come before a gap.
+            queue.correct_min_offset(state.list.min_offset())?;
             let file_max = end_in_files(&queue, state.overlay_from)?;
             read_units(&queue, from.max(queue.min_offset()), file_max, max, units)?;
             from = from.max(file_max);
         }
         if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
             let seen = state.overlay_from;
+            queue.correct_min_offset(state.list.min_offset())?;
             match queue.read(from, max, seen, units) {
                 Err(error @ StoreError::Corrupt { .. }) => {
                     units.truncate(had);

@@ -13,6 +13,7 @@ from mqstore._stubs.filter import *
 from mqstore._stubs.jobs import *
 from mqstore._stubs.loop import *
 from mqstore._stubs.message import *
+from mqstore._stubs.results import *
 from mqstore._stubs.testing import *
 from mqstore._stubs.transactions import *
 from mqstore.types import (
@@ -34,22 +35,22 @@ __all__ = [
     "ArchivedRecords", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage", "LineStream",
     "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message", "MessageIterator", "NativeChecks",
     "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend", "RemoteDirectory",
-    "ScanRows", "ScanStream", "SqlFilter", "StageFile", "Stager", "StepWrite", "StoredMessage", "TableLoad",
-    "TableRows", "TestClock", "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "adopt_settings",
-    "append_rows", "archive_state", "archived_files", "archived_records", "begin_step", "cancel_delayed",
-    "check_division", "check_options", "check_rows", "check_settings", "check_staged",
-    "compaction_end", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json",
-    "copy_file", "copy_store", "create_file", "create_segment", "decode_records", "delay_counts", "delete_namespace",
-    "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings", "floor_offset",
+    "ResultManifest", "ResultPublication", "ResultTarget", "ScanRows", "ScanStream", "SqlFilter", "StageFile", "Stager",
+    "StepWrite", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
+    "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "archive_state", "archived_files",
+    "archived_records", "begin_step", "cancel_delayed", "check_division", "check_options", "check_rows",
+    "check_settings", "check_staged", "compaction_end", "compaction_report", "compaction_restore", "compaction_run",
+    "compaction_run_step", "config_json", "copy_store", "create_segment", "decode_records", "delay_counts",
+    "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings", "floor_offset",
     "forget_archive_columns", "group_lags", "groups", "has_archive", "info", "is_held", "is_reclaimed_at",
     "is_reserved", "is_settled", "is_system_topic", "key_hashes", "link_archive", "link_unknown_archive", "make_topics",
     "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record", "prepare_stage",
     "publish_file", "publish_folder", "quotas", "read_archive_footers", "read_log", "reason_of", "rebuild", "reclaim",
     "repair", "replace_cached", "replace_file", "reschedule_delayed", "resume_step", "retention_limits",
     "retention_usage", "saved_offsets", "scan_archive", "scan_copy", "scan_cuts", "scan_export", "scan_lines",
-    "scan_open", "scan_schema", "set_archive", "set_retention", "staged_job", "sync_groups", "sync_names", "sync_part",
-    "tags_codes", "unlink_archive", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan",
-    "verify_run_step", "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
+    "scan_open", "scan_schema", "set_archive", "set_retention", "staged_job", "sync_groups", "sync_part", "tags_codes",
+    "unlink_archive", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
+    "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]

@@ -98,6 +98,7 @@ def test_one_of_two_writers_publishes(hdfs: str, home: Path) -> None:
     from mqstore._publish.target import target_of
 
     target = target_of(f"{hdfs}/race", None, "write")
+    assert target is not None
     wins = [target.put_if_absent("_mqstore/manifest.json", content) for content in (b"first", b"second")]
     assert wins == [True, False]
     assert target.get("_mqstore/manifest.json") == b"first"

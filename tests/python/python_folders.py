@@ -15,7 +15,7 @@ from mqstore._remote.failure import RequestFailure
 
 
 class Directory:
-    """Files below a folder, with the methods of `mqstore._publish.target.Target` that archives need."""
+    """Files below a folder, with the methods of `mqstore._publish.target.Target`."""
 
     def __init__(self, path: str) -> None:
         self.root = Path(path)
@@ -23,6 +23,13 @@ class Directory:
     def listed(self, folder: str) -> list[tuple[str, int, int, str]]:
         found = [(one.relative_to(self.root), one.stat()) for one in (self.root / folder).rglob("*") if one.is_file()]
         return [(one.as_posix(), stat.st_size, stat.st_mtime_ns // 1_000_000, "") for one, stat in found]
+
+    def entries(self, folder: str) -> tuple[list[str], list[str]]:
+        names: tuple[list[str], list[str]] = [], []
+        if (self.root / folder).is_dir():
+            for one in (self.root / folder).iterdir():
+                names[one.is_file()].append(one.name)
+        return names
 
     def get(self, path: str) -> bytes | None:
         try:
@@ -40,8 +47,8 @@ class Directory:
                 raise RequestFailure("changed", path, "it is missing") from None
         return found
 
-    def put(self, path: str, source: bytes, length: int) -> None:
-        self._write(path, source[:length])
+    def put(self, path: str, source: Path | bytes, length: int) -> None:
+        self._write(path, (source if isinstance(source, bytes) else source.read_bytes())[:length])
 
     def _write(self, path: str, content: bytes) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)

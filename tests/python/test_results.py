@@ -204,7 +204,7 @@ def test_a_target_without_create_if_absent_is_refused(filled: Path, tmp_path: Pa
 def test_a_server_that_ignores_the_condition_is_refused(
     filled: Path, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mqstore._publish.local import Memory
+    from mqstore._publish.memory import Memory
 
     def overwrite(self: Any, path: str, content: bytes) -> bool:
         put(empty_url, path, content)

@@ -266,17 +266,19 @@ def make_at_url(
     url: str, target_options: Mapping[str, Any] | None, make: Callable[[str], R], *, dry_run: bool = False
 ) -> R:
     """Publishes a store that `make` creates in a new folder; in a dry run, only calls `make`. Returns its report."""
-    from mqstore._publish.publication import Publication, scratch
-    from mqstore._publish.target import target_of
+    import json
 
-    target = target_of(url, target_options, "write the copy to it")
-    with scratch() as folder, Publication(target, "store") as publication:
+    from mqstore._admin.files import scratch
+    from mqstore._publish.target import UPLOADS, result_target
+
+    target = result_target(url, target_options, "write the copy to it")
+    with scratch() as folder, target.publication("store", None) as publication:
         publication.begin()
         home = folder / "store"
         report = make(str(home))
         if not dry_run:
-            publication.add_directory(home)
-            publication.commit(report.to_dict())
+            publication.add_directory(home, UPLOADS)
+            publication.commit(json.dumps(report.to_dict()))
     return report
 
 

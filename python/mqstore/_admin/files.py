@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
@@ -13,7 +14,6 @@ from mqstore.errors import DiskFullError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @contextmanager
@@ -25,6 +25,15 @@ def disk_of(folder: Path, action: str) -> Iterator[None]:
         if isinstance(error, DiskFullError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise DiskFullError(str(folder), action, option="") from None
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Yields an empty folder in the folder for temporary files (`TMPDIR`), which is removed at the end."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="mqstore-") as folder, disk_of(Path(folder), "preparing the result"):
+        yield Path(folder)
 
 
 def replace_state(path: Path, state: dict[str, Any]) -> None:

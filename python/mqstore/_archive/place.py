@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._paths import LOCAL, is_url, object_path, shown_url, text_of
+from mqstore._paths import is_url, object_path, shown_url, text_of
 from mqstore._publish.target import target_of
-from mqstore._remote.place import checked_url
 from mqstore.errors import InvalidOptionError, MQStoreError
 
 if TYPE_CHECKING:
@@ -63,12 +62,7 @@ class ArchivePlace:
 
 def _transport_of(text: str, options: Mapping[str, Any] | None) -> Target | None:
     """Returns the transport of an archive; None for a folder, which needs none."""
-    if not is_url(text):
-        return None
-    if text.partition("://")[0] in LOCAL:
-        checked_url(text)
-        return None
-    return target_of(text, options, "archive to it")
+    return target_of(text, options, "archive to it") if is_url(text) else None
 
 
 def look_at_archive(

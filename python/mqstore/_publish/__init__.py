@@ -1,12 +1,1 @@
-"""Results at URLs. An attempt uploads objects that no other attempt uses; one manifest makes them the result.
-
-::
-
-    <URL>/_mqstore/attempt-<32 hex digits>/000000-part-00000.parquet    objects of one attempt; never written again
-    <URL>/_mqstore/attempt-<32 hex digits>/000001-part-00001.parquet
-    <URL>/_mqstore/attempt-<32 hex digits>/probe                        shows that the server keeps existing objects
-    <URL>/_mqstore/manifest.json                                        the names, lengths and digests of one attempt
-
-The manifest is created by a request that fails if it exists. So there is one result or none, whichever attempts fail,
-stop, run twice or continue too long; readers begin with the manifest. An attempt without a manifest is garbage.
-"""
+"""Results at URLs: their targets, `fetch` and `clean`. `rust/mqstore-results` has the protocol."""

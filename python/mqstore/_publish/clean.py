@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
-from mqstore._paths import shown_url, url_of_result
-from mqstore._publish.target import target_of
-from mqstore._remote.failure import requests
-from mqstore._remote.manifest import ATTEMPT, FOLDER, NAME, decoded
+from mqstore._paths import url_of_result
+from mqstore._publish.target import result_target
 from mqstore._reports import CleanReport, UnusedObject
 from mqstore._times import duration_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mqstore._publish.target import Target
-    from mqstore._remote.failure import Row
     from mqstore.types import Duration
-
-# Objects of one request.
-_MOST_REMOVED = 1000
 
 
 def clean(
@@ -48,52 +39,13 @@ def clean(
         CorruptionError: the manifest is damaged, so the objects that it names are unknown. Nothing was removed.
         StorePermissionError, StoreIOError: a request failed.
     """
-    age_ms = duration_of("older_than", older_than) * 1000
-    text = url_of_result(url)
-    target = target_of(text, storage_options, "clean it")
-    with requests(shown_url(text), "clean the result"):
-        now_ms, rows = _listed(target, dry_run)
-        # After the list, so that an attempt that is published meanwhile is named.
-        content = target.get(NAME)
-        named = set() if content is None else {f"{FOLDER}/{entry.object}" for entry in decoded(content).objects()}
-        unused = [row for row in rows if row[0] not in named and row[0] != NAME]
-        newest: dict[str, int] = {}
-        for path, _, changed_ms, _ in unused:
-            attempt = _attempt(path)
-            newest[attempt] = max(newest.get(attempt, changed_ms), changed_ms)
-        due = [row for row in unused if now_ms - newest[_attempt(row[0])] >= age_ms]
-        paths = [row[0] for row in due]
-        for start in range(0, 0 if dry_run else len(paths), _MOST_REMOVED):
-            target.delete(paths[start : start + _MOST_REMOVED])
-    objects = tuple(UnusedObject(path, size, changed_ms) for path, size, changed_ms, _ in due)
+    age_ms = int(duration_of("older_than", older_than) * 1000)
+    target = result_target(url_of_result(url), storage_options, "clean it")
+    removed, kept = target.clean(age_ms, dry_run)
+    objects = tuple(UnusedObject(*one) for one in removed)
     return CleanReport(
-        url=shown_url(text),
-        dry_run=dry_run,
-        bytes=sum(one.bytes for one in objects),
-        objects=objects,
-        kept=len(unused) - len(due),
+        url=target.shown, dry_run=dry_run, bytes=sum(one.bytes for one in objects), objects=objects, kept=kept
     )
-
-
-def _listed(target: Target, dry_run: bool) -> tuple[int, list[Row]]:
-    """Returns the time of the server in epoch milliseconds, and the objects of all attempts."""
-    folder = f"{FOLDER}/"
-    if dry_run:
-        return time.time_ns() // 1_000_000, target.listed(folder)
-    # An object that is written now has the time of the server.
-    clock = f"{FOLDER}/{ATTEMPT}{uuid.uuid4().hex}/clock"
-    target.put_if_absent(clock, b"clock")
-    try:
-        rows = target.listed(folder)
-    finally:
-        target.delete([clock])
-    times = [row[2] for row in rows if row[0] == clock]
-    return (times[0] if times else 0), [row for row in rows if row[0] != clock]
-
-
-def _attempt(path: str) -> str:
-    """Returns the folder of the attempt to which an object belongs."""
-    return path.rpartition("/")[0] if path.startswith(f"{FOLDER}/{ATTEMPT}") else path
 
 
 clean.__module__ = "mqstore"

@@ -1,44 +1,24 @@
-"""`fetch` and `published`: readers of the results at URLs.
-
-`fetch` assembles a directory under another name. Every file is compared with its digest and synced before the
-directory gets its name:
-
-::
-
-    DIR.partial/             complete files, which a later call keeps, and one that is not
-    DIR.mapping.jsonl        only for an export to a store: old and new positions
-    DIR                      DIR.partial, when all files are complete and synced
-"""
+"""`fetch` and `published`: readers of the results at URLs. The native module assembles the directory."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
 import time
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore import _native
-from mqstore._admin.files import disk_of, locked_folder
-from mqstore._paths import home_of, object_path, shown_url, url_of_result
-from mqstore._publish.publication import digest_of
-from mqstore._remote.failure import RequestFailure, requests
-from mqstore._remote.manifest import FOLDER, Entry, Manifest, manifest_in, missing
-from mqstore._remote.place import object_transport_of
+from mqstore._admin.files import locked_folder
+from mqstore._paths import home_of, object_path, url_of_result
+from mqstore._publish.target import result_source
+from mqstore._remote.manifest import FOLDER
 from mqstore._reports import FetchReport, Progress, PublishedFile, PublishedResult
-from mqstore.errors import ResultNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from mqstore._remote.failure import Range
     from mqstore.types import StorePath
 
-# Requests at the same time, and bytes of each.
+# Requests at the same time.
 _REQUESTS = 8
-_RANGE_BYTES = 4 << 20
 
 
 def published(url: str, *, storage_options: Mapping[str, Any] | None = None) -> PublishedResult:
@@ -56,15 +36,16 @@ def published(url: str, *, storage_options: Mapping[str, Any] | None = None) -> 
         CorruptionError: the manifest is damaged, or an object that it names is missing or has another length.
         StorePermissionError, StoreIOError: a request failed.
     """
-    found = _Result(url, storage_options)
+    source = result_source(url_of_result(url), storage_options)
+    found = source.published()
     files = tuple(
-        PublishedFile(one.path, object_path(found.shown, f"{FOLDER}/{one.object}"), one.bytes, one.zeros, one.sha256)
-        for one in found.manifest.files
+        PublishedFile(path, object_path(source.shown, f"{FOLDER}/{name}"), size, zeros, digest)
+        for path, name, size, zeros, digest in found.files
     )
     return PublishedResult(
-        url=found.shown,
-        format=found.manifest.format,
-        created_timestamp=found.manifest.created_ms,
+        url=source.shown,
+        format=found.format,
+        created_timestamp=found.created_ms,
         bytes=sum(one.bytes for one in files),
         files=files,
     )
@@ -105,133 +86,25 @@ def fetch(
     home = Path(home_of(directory, "fetch to it"))
     if home.is_symlink() or (home.exists() and not (home.is_dir() and not any(home.iterdir()))):
         raise FileExistsError(f"{home}: exists already and is not empty; choose a new directory")
-    found = _Result(url, storage_options)
-    manifest = found.manifest
+    source = result_source(url_of_result(url), storage_options)
+    found = source.published()
     mapping = Path(f"{home}.mapping.jsonl")
-    if manifest.mapping is not None and mapping.exists() and not _is_complete(mapping, manifest.mapping):
+    if mapping.exists() and found.is_mapping(mapping) is False:
         raise FileExistsError(f"{mapping}: exists already; choose another directory")
     partial = Path(f"{home}.partial")
-    with locked_folder(partial), disk_of(partial, "fetching the result"):
-        kept = _tidy(partial, manifest)
-        done = sum(entry.bytes for entry in kept)
-        total = sum(entry.bytes for entry in manifest.objects())
-        for folder in (*manifest.folders, *{os.path.dirname(one.path) for one in manifest.files}):  # noqa: PTH120
-            (partial / folder).mkdir(parents=True, exist_ok=True)
-        wanted = [(entry, partial / entry.path) for entry in manifest.files if entry not in kept]
-        new_mapping = Path(f"{home}.partial.mapping")
-        if manifest.mapping is not None:
-            wanted.append((manifest.mapping, new_mapping))
-        for count in found.fetched(wanted):
-            done += count
-            if progress is not None:
-                progress(Progress(done, total))
-        if manifest.mapping is not None:
-            _native.publish_file(new_mapping, mapping)
-        _native.publish_folder(partial, home)
+    mappings = (Path(f"{home}.partial.mapping"), mapping)
+    tell = None if progress is None else lambda done, total: progress(Progress(done, total))
+    with locked_folder(partial):
+        kept = source.fetch(found, partial, home, mappings, _REQUESTS, tell)
     return FetchReport(
-        url=found.shown,
+        url=source.shown,
         path=str(home),
-        format=manifest.format,
-        files=len(manifest.files),
-        bytes=total,
-        kept=len(kept),
+        format=found.format,
+        files=len(found.files),
+        bytes=found.object_bytes,
+        kept=kept,
         seconds=round(time.monotonic() - started, 3),
     )
-
-
-class _Result:
-    """A published result and its transport."""
-
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
-        text = url_of_result(url)
-        self.shown = shown_url(text)
-        self._source = object_transport_of(text, storage_options)
-        with requests(self.shown, "read the result"):
-            rows = self._source.files()
-            manifest = manifest_in(self._source, rows)
-            if manifest is None:
-                raise ResultNotFoundError(self.shown)
-            sizes = {row[0]: row[1] for row in rows}
-            for entry in manifest.objects():
-                if failure := missing(entry, sizes):
-                    raise failure
-        self.manifest: Manifest = manifest
-        self._versions = {row[0]: row[3] for row in rows}
-
-    def fetched(self, wanted: list[tuple[Entry, Path]]) -> Iterator[int]:
-        """Writes objects to local files and compares them. Yields the bytes of each step."""
-        ranges = self._ranges(wanted)
-        with requests(self.shown, "fetch the result"):
-            current: _File | None = None
-            try:
-                while group := list(islice(ranges, _REQUESTS)):
-                    parts = iter(self._source.read([one for _, one in group if one[3]]))
-                    for (entry, file), one in group:
-                        if current is None or current.entry is not entry:
-                            current = _File(entry, file)
-                        current.add(next(parts) if one[3] else b"", one)
-                    yield sum(one[3] for _, one in group)
-            finally:
-                if current is not None:
-                    current.close()
-
-    def _ranges(self, wanted: list[tuple[Entry, Path]]) -> Iterator[tuple[tuple[Entry, Path], Range]]:
-        for entry, file in wanted:
-            path = f"{FOLDER}/{entry.object}"
-            for start in range(0, max(entry.bytes, 1), _RANGE_BYTES):
-                yield (entry, file), (path, self._versions[path], start, min(_RANGE_BYTES, entry.bytes - start))
-
-
-class _File:
-    """A local file in progress."""
-
-    def __init__(self, entry: Entry, path: Path) -> None:
-        self.entry = entry
-        self._file = path.open("wb")
-        self._digest = hashlib.sha256()
-
-    def add(self, part: bytes, wanted: Range) -> None:
-        """Writes the next bytes. The last ones complete the file."""
-        path, _, start, length = wanted
-        if len(part) != length:
-            reason = f"{length:,} bytes were requested and {len(part):,} returned: try again"
-            raise RequestFailure("other", path, reason)
-        self._digest.update(part)
-        self._file.write(part)
-        if start + length < self.entry.bytes:
-            return
-        if self._digest.hexdigest() != self.entry.sha256:
-            raise RequestFailure("damaged", path, "the object does not match its digest in the manifest")
-        self._file.truncate(self.entry.length)
-        self._file.close()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _tidy(folder: Path, manifest: Manifest) -> list[Entry]:
-    """Removes everything from a folder except complete files of the result. Returns these files."""
-    entries = {entry.path: entry for entry in manifest.files}
-    kept = []
-    for inner, folders, files in os.walk(folder):
-        for name in files:
-            path = Path(inner, name)
-            entry = entries.get(path.relative_to(folder).as_posix())
-            if entry is not None and not path.is_symlink() and _is_complete(path, entry):
-                kept.append(entry)
-            else:
-                path.unlink()
-        for name in list(folders):
-            path = Path(inner, name)
-            if path.is_symlink() or path.relative_to(folder).as_posix() in entries:
-                folders.remove(name)
-                path.unlink() if path.is_symlink() else shutil.rmtree(path)
-    return kept
-
-
-def _is_complete(path: Path, entry: Entry) -> bool:
-    """Returns whether a file of an earlier call is complete."""
-    return path.stat().st_size == entry.length and digest_of(path, entry.bytes) == entry.sha256
 
 
 for _function in (fetch, published):

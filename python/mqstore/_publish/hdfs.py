@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras
 from mqstore._admin.files import chunks
-from mqstore._publish.local import Listed
 from mqstore._remote.failure import REMOVED, WRITE_DENIED, RequestFailure
+from mqstore._remote.file_system import FileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COPY_BYTES = 4 << 20
 
 
-class Hdfs(Listed):
+class Hdfs(FileSystem):
     """Files below a folder of HDFS."""
 
     def __init__(self, url: str, shown: str, options: dict[str, Any]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mqstore._paths import LOCAL, shown_url
+from mqstore import _native
+from mqstore._paths import LOCAL, object_path, shown_url
 from mqstore._remote.place import checked_url, object_transport_of
 from mqstore.errors import RemoteStoreError
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
 _OBJECT_STORES = ("s3", "gs", "az")
 _HDFS = ("hdfs", "viewfs")
 
+UPLOADS = 4
+"""Uploads of one attempt at the same time."""
+
 
 class Target(Protocol):
-    """The objects below a URL. Paths are relative to it. Every failed request is a `RequestFailure`."""
-
-    shown: str
+    """The objects below a URL, for the native module. Every failed request is a `RequestFailure`."""
 
     def entries(self, folder: str) -> tuple[list[str], list[str]]:
         """Returns the names of the folders and of the files in a folder; "" is the root."""
@@ -48,8 +50,8 @@ class Target(Protocol):
         """Removes objects. Those that do not exist are no error."""
 
 
-def target_of(url: str, target_options: Mapping[str, Any] | None, action: str) -> Target:
-    """Returns the target at a URL. Makes no request.
+def target_of(url: str, target_options: Mapping[str, Any] | None, action: str) -> Target | None:
+    """Returns the transport to a URL; None for a folder of this machine, which needs none. Makes no request.
 
     Args:
         url: the URL.
@@ -65,15 +67,14 @@ def target_of(url: str, target_options: Mapping[str, Any] | None, action: str) -
     if scheme in _OBJECT_STORES:
         target = object_transport_of(url, target_options)
     elif scheme in LOCAL:
-        from mqstore._publish.local import Folder
-
-        target = Folder(url, checked_url(url), dict(target_options or {}))
+        checked_url(url)
+        return None
     elif scheme in _HDFS:
         from mqstore._publish.hdfs import Hdfs
 
         target = Hdfs(url, checked_url(url), dict(target_options or {}))
     elif scheme == "memory":
-        from mqstore._publish.local import Memory
+        from mqstore._publish.memory import Memory
 
         target = Memory(url, checked_url(url), dict(target_options or {}))
     else:
@@ -83,3 +84,27 @@ def target_of(url: str, target_options: Mapping[str, Any] | None, action: str) -
         )
         raise RemoteStoreError(shown_url(url), action, reason)
     return target
+
+
+def result_target(url: str, target_options: Mapping[str, Any] | None, action: str) -> _native.ResultTarget:
+    """Returns the place at a URL to which a result is written. Makes no request.
+
+    Raises:
+        RemoteStoreError, InvalidOptionError, ImportError: as for `target_of`.
+    """
+    return _native.ResultTarget(target_of(url, target_options, action), shown_url(url), _root(url))
+
+
+def result_source(url: str, storage_options: Mapping[str, Any] | None) -> _native.ResultTarget:
+    """Returns the place at a URL that has a result. Makes no request.
+
+    Raises:
+        InvalidOptionError, ImportError: as for `object_transport_of`.
+    """
+    is_folder = checked_url(url) and url.partition("://")[0] in LOCAL
+    transport = None if is_folder else object_transport_of(url, storage_options)
+    return _native.ResultTarget(transport, shown_url(url), _root(url))
+
+
+def _root(url: str) -> str:
+    return object_path(url, "").rstrip("/") or "/"

@@ -67,6 +67,19 @@ class FileSystem:
             names[one["type"] != "directory"].append(one["name"].rstrip("/").rpartition("/")[2])
         return names
 
+    def listed(self, folder: str) -> list[Row]:
+        """Returns the files in a folder, which ends with a slash, and in its folders; "" is the root."""
+        return [row for row in self.files() if row[0].startswith(folder)]
+
+    def get(self, path: str) -> bytes | None:
+        """Returns the content of a file; None if there is none."""
+        try:
+            return bytes(self._system.cat_file(f"{self._root}/{path}"))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # noqa: BLE001 - each library has its own errors
+            raise self._failure(error, path) from None
+
     def settle(self, folder: str) -> None:
         """Makes the names in a folder durable. An answer of the file system says that they are."""
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mqstore._remote.failure import RequestFailure
-from mqstore._remote.manifest import FOLDER, Manifest, manifest_in, missing
+from mqstore._remote.manifest import FOLDER, manifest_in
 
 if TYPE_CHECKING:
+    from mqstore import _native
     from mqstore._remote.failure import Part, Range, Row
 
 _MARK = "\n"
@@ -56,17 +57,16 @@ class Followed:
         return filled
 
 
-def _files(manifest: Manifest, rows: list[Row]) -> list[Row]:
+def _files(manifest: _native.ResultManifest, rows: list[Row]) -> list[Row]:
     if manifest.format != "store":
         reason = f"the result at this URL has the format {manifest.format}: mqstore.published lists its files"
         raise RequestFailure("no-bucket", "", reason)
-    sizes = {row[0]: row[1] for row in rows}
-    for entry in manifest.files:
-        if failure := missing(entry, sizes):
-            raise failure
-    versions = {row[0]: row for row in rows}
+    known = {row[0]: row for row in rows}
     found = []
-    for entry in manifest.files:
-        _, _, changed_ms, version = versions[f"{FOLDER}/{entry.object}"]
-        found.append((entry.path, entry.length, changed_ms, _MARK.join((entry.object, str(entry.bytes), version))))
+    for path, name, size, zeros, _ in manifest.files:
+        row = known.get(f"{FOLDER}/{name}")
+        if row is None or row[1] != size:
+            reason = "the manifest names this object, and it is missing or has another length"
+            raise RequestFailure("damaged", f"{FOLDER}/{name}", reason)
+        found.append((path, size + zeros, row[2], _MARK.join((name, str(size), row[3]))))
     return found

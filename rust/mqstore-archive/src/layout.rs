@@ -10,6 +10,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use mqstore_io::target::hex;
 use sha2::{Digest, Sha256};
 
 /// The folder of this version of the layout.
@@ -17,12 +18,6 @@ pub const ROOT: &str = "v1";
 
 /// The folder of the manifests.
 pub const MANIFESTS: &str = "v1/_manifest/";
-
-/// Returns a random id of 32 hexadecimal digits.
-pub(crate) fn new_id(vfs: &dyn mqstore_io::Vfs) -> String {
-    let part = || vfs.environment().random_seed;
-    format!("{:016x}{:016x}", part(), part())
-}
 
 /// Returns the path of a file below the root of the archive.
 pub(crate) fn object(path: &str) -> String {
@@ -77,15 +72,6 @@ fn folder_of(topic: &str) -> String {
     let mut digest = hex(&Sha256::digest(topic.as_bytes()));
     digest.truncate(16);
     format!("topic_hash={kept}_{digest}")
-}
-
-/// Returns bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 /// Whether a path below `v1` is that of a file.

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_engine::{ArchiveState, Store};
+use mqstore_io::target::hex;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::layout::{hex, object};
+use crate::layout::object;
 use crate::manifest::{ArchivedFile, ArchivedSegment, LastRecord, Manifest, json_text};
 use crate::place::Place;
 

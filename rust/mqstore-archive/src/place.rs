@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mqstore_base::error::StoreError;
-use mqstore_io::target::{create, keeps_existing};
+use mqstore_io::target::{create, hex, keeps_existing};
 use mqstore_io::{Clock, RemoteCause, Target, TargetError, TargetObject, switch};
 use sha2::{Digest, Sha256};
 
-use crate::layout::{MANIFESTS, hex, manifest_number, manifest_path, object};
+use crate::layout::{MANIFESTS, manifest_number, manifest_path, object};
 use crate::manifest::{ArchivedFile, Manifest};
 
 /// Actions, for errors.

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use mqstore_base::error::StoreError;
+use mqstore_io::target::{hex, random_id};
 use mqstore_io::{Clock, Vfs};
 use sha2::{Digest, Sha256};
 
 use crate::file::FileError;
-use crate::layout::{ROOT, hex, is_file_path, new_id};
+use crate::layout::{ROOT, is_file_path};
 use crate::manifest::{ArchivedFile, ArchivedSegment, Extension, LastRecord, Manifest};
 use crate::place::Place;
 use crate::records::ArchiveFile;
@@ -100,7 +101,7 @@ pub fn rebuild_manifest(
         return Ok((None, problems));
     }
     manifest.number = number + 1;
-    manifest.run = new_id(vfs);
+    manifest.run = random_id(vfs);
     manifest.created_ms = clock.now_ms();
     if place.create(clock, ACTION, &manifest).map_err(|(error, _)| error)?.is_some() {
         let shown = place.shown();

@@ -198,6 +198,12 @@ impl Clock for TestClock {
     }
 }
 
+/// Returns a time in epoch milliseconds as text, in UTC and whole seconds.
+pub fn utc_text(ms: i64) -> String {
+    let moment = jiff::Timestamp::from_second(ms.div_euclid(1000));
+    moment.map_or_else(|_| format!("{ms} ms"), |moment| moment.to_string())
+}
+
 fn offset_ms(ms: i64, zone: &jiff::tz::TimeZone) -> i64 {
     let moment = jiff::Timestamp::from_millisecond(ms);
     moment.map_or(0, |moment| i64::from(zone.to_offset(moment).seconds()) * 1000)

@@ -18,9 +18,11 @@ pub(crate) mod convert;
 pub(crate) mod delivery;
 mod error;
 pub(crate) mod event_loop;
+mod results;
 mod runtime;
 mod scan;
 mod store;
+mod target;
 mod testing;
 
 use pyo3::prelude::*;
@@ -71,6 +73,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     store::archive::register(module)?;
     archive::register(module)?;
     commits::register(module)?;
+    results::register(module)?;
     store::compaction::register(module)?;
     store::delay::register(module)?;
     scan::register(module)?;

@@ -51,6 +51,7 @@ const CRATES: [(&str, &[&str]); 13] = [
             "mqstore-io",
         ],
     ),
+    ("mqstore-results", &["mqstore-base", "mqstore-io"]),
     (
         "mqstore",
         &[
@@ -64,6 +65,7 @@ const CRATES: [(&str, &[&str]); 13] = [
             "mqstore-inspect",
             "mqstore-io",
             "mqstore-log",
+            "mqstore-results",
         ],
     ),
     ("mqstore-python", &["mqstore"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,34 +161,35 @@ def _to_url(
 
     `chosen` are the request, whether to keep what waits and the queue offsets, and the callback.
     """
-    from mqstore._publish.publication import Publication, scratch
-    from mqstore._publish.target import target_of
+    from mqstore._admin.files import scratch
+    from mqstore._publish.target import UPLOADS, result_target
     from mqstore._reports import ExportReport
 
     started = time.monotonic()
     request, keep_waiting, keep_offsets, progress = chosen
-    target = target_of(url, target_options, "export to it")
+    target = result_target(url, target_options, "export to it")
     with scratch() as folder:
         work = _work(kind)(source, folder / "store", request, keep_waiting, False, progress, keep_offsets=keep_offsets)
         rules = work.rules(work.dest)
-        with Publication(target, kind, work.identity(kind, rules)) as publication:
+        with target.publication(kind, work.identity(kind, rules)) as publication:
             found = publication.begin()
             if found is None:
                 parts = UrlParts(publication, folder, kind)
                 if isinstance(work, StoreExport):
                     counts = work.to_store(folder / "positions", rules)
-                    publication.add_directory(work.dest)
+                    publication.add_directory(work.dest, UPLOADS)
                     publication.add_mapping(folder / "positions")
                 elif kind == "jsonl":
                     counts = work.to_line_parts(parts, rules)
                 else:
                     counts = work.to_column_parts(parts, rules)
                 report = counts.report(target.shown, kind, time.monotonic() - started)
-                found = publication.commit(report.to_dict())
+                found = publication.commit(json.dumps(report.to_dict()))
                 if found.attempt == publication.attempt:
                     return report
     # The same result was published before, perhaps by a call whose end was lost.
-    known = {name: found.report[name] for name in ExportReport.__dataclass_fields__ if name in found.report}
+    told = json.loads(found.report)
+    known = {name: told[name] for name in ExportReport.__dataclass_fields__ if name in told}
     return ExportReport(**{**known, "resumed": True})
 
 

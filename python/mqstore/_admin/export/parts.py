@@ -27,7 +27,6 @@ from mqstore._admin.files import only_one, replace_state
 if TYPE_CHECKING:
     from mqstore._admin.export.counts import Counts
     from mqstore._admin.export.rules import Rules
-    from mqstore._publish.publication import Publication
 
 
 class Parts:
@@ -104,7 +103,7 @@ class Parts:
 class UrlParts:
     """Files of a result at a URL. Each is on the local disk only until it is uploaded."""
 
-    def __init__(self, publication: Publication, folder: Path, kind: str) -> None:
+    def __init__(self, publication: _native.ResultPublication, folder: Path, kind: str) -> None:
         self._publication = publication
         self._folder = folder
         self._kind = kind

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._publish.publication import scratch, upload_directory
-from mqstore._publish.target import target_of
+from mqstore._admin.files import scratch
+from mqstore._publish.target import UPLOADS, result_target
 from mqstore._remote.pinned import unpacked
 from mqstore.spark._jobs.copy_files import download
 
@@ -38,8 +37,8 @@ def compact_copy(
         topics, request = compaction
         report = _native.compaction_run(str(home), topics, request, _threads(), 0, None)
         prefix = f"{attempt}/{secrets.token_hex(8)}-"
-        files, folders = upload_directory(target_of(url, options, ACTION), prefix, home)
-    done = {"report": report, "files": [asdict(one) for one in files], "folders": folders}
+        files, folders = result_target(url, options, ACTION).upload_directory(prefix, home, UPLOADS)
+    done = {"report": report, "files": files, "folders": folders}
     return json.dumps(done).encode()
 
 

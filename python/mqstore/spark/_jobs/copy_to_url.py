@@ -16,9 +16,7 @@ import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from mqstore._publish.publication import Publication
-from mqstore._publish.target import target_of
-from mqstore._remote.manifest import Entry
+from mqstore._publish.target import result_target
 from mqstore._reports import CompactionReport
 from mqstore.spark._jobs.compact_copy import ACTION
 from mqstore.spark._jobs.rounds import Call
@@ -53,8 +51,8 @@ def published_copy(
         RemoteStoreError: results cannot be written to this kind of URL.
         MQStoreError: the task failed after all its attempts.
     """
-    target = target_of(url, target_options, ACTION)
-    with Publication(target, "store", None if job_id is None else f"compaction {job_id}") as publication:
+    target = result_target(url, target_options, ACTION)
+    with target.publication("store", None if job_id is None else f"compaction {job_id}") as publication:
         found = publication.begin()
         if found is None:
             chosen = source()
@@ -64,6 +62,9 @@ def published_copy(
             rounds.finish()
             done = json.loads(answer)
             report = CompactionReport._from_json(done["report"])
-            found = publication.commit(report.to_dict(), [Entry(**one) for one in done["files"]], done["folders"])
-    known = {field.name: found.report[field.name] for field in fields(CompactionReport) if field.name in found.report}
+            found = publication.commit(
+                json.dumps(report.to_dict()), [tuple(one) for one in done["files"]], done["folders"]
+            )
+    told = json.loads(found.report)
+    known = {field.name: told[field.name] for field in fields(CompactionReport) if field.name in told}
     return CompactionReport(**{**known, "skipped": tuple(known["skipped"])})

@@ -11,19 +11,17 @@ The driver keeps only the files that the answers of the tasks name. So a lost at
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mqstore import _native
 from mqstore._paths import target_url
-from mqstore._publish.publication import Publication, upload
-from mqstore._publish.target import target_of
-from mqstore._remote.manifest import Entry
+from mqstore._publish.target import result_target
 from mqstore.errors import InvalidOptionError
 from mqstore.spark._jobs.folders import absolute
 
@@ -61,8 +59,8 @@ def result(dest: StorePath, format: str, overwrite: bool, options: Mapping[str, 
     if (url := target_url(dest, options)) is not None:
         if overwrite:
             raise InvalidOptionError("overwrite", "a result at a URL is never replaced; choose another URL")
-        target = target_of(url, options, "export to it")
-        with Publication(target, format) as publication:
+        target = result_target(url, options, "export to it")
+        with target.publication(format, None) as publication:
             publication.begin()
             yield _Published(publication, target.shown, (url, dict(options or {}), publication.attempt))
         return
@@ -88,7 +86,8 @@ def write(place: Place, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
         path = Path(folder, name)
         yield path, answer
         answer |= {"bytes": path.stat().st_size}
-        answer |= {"entry": asdict(upload(target_of(url, options, "export to it"), f"{attempt}/{name}", name, path))}
+        target = result_target(url, options, "export to it")
+        answer |= {"entry": target.upload(f"{attempt}/{name}", name, path)}
 
 
 class _Folder:
@@ -131,10 +130,10 @@ class _Published:
 
     progress: str | None = None
 
-    def __init__(self, publication: Publication, shown: str, place: Place) -> None:
+    def __init__(self, publication: _native.ResultPublication, shown: str, place: Place) -> None:
         self._publication = publication
         self.shown = shown
         self.place = place
 
     def publish(self, files: Sequence[dict[str, Any]], report: dict[str, Any]) -> None:
-        self._publication.commit(report, [Entry(**one["entry"]) for one in files])
+        self._publication.commit(json.dumps(report), [tuple(one["entry"]) for one in files])

@@ -13,8 +13,10 @@ use sha2::{Digest, Sha256};
 use super::ranges::LogRanges;
 use super::settings::Run;
 use super::writers::with_writers;
+use mqstore_io::target::hex;
+
 use crate::file::{FileError, FileFact, write_bytes};
-use crate::layout::{file_path, hex};
+use crate::layout::file_path;
 use crate::manifest::{ArchivedFile, ArchivedSegment, Extension, LastRecord, Manifest, json_text};
 use crate::records::{ArchiveFile, LogRange, RowsSummary};
 

@@ -14,8 +14,8 @@ mod writers;
 use mqstore_base::error::StoreError;
 use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_engine::{ArchiveState, Store};
+use mqstore_io::target::random_id;
 
-use crate::layout::new_id;
 use crate::manifest::{ArchivedSegment, Manifest};
 use crate::owner::{checked, settings_with};
 use crate::place::WRITE;
@@ -66,13 +66,13 @@ impl Run<'_> {
     /// clean has removed the files of this run; those of [`checked`] and of `tell`; a request failed.
     pub fn run(&self, store: &Store, tell: ProgressWatcher<'_>) -> Result<RunReport, StoreError> {
         let vfs = &*store.files().vfs;
-        let run = new_id(vfs);
+        let run = random_id(vfs);
         let found = checked(store, self.place, self.settings.topics.as_deref(), self.recorded)?;
         let mut manifest = if let Some(manifest) = found {
             manifest
         } else {
-            self.place.probe(&new_id(vfs))?;
-            Manifest::first(new_id(vfs), self.settings.topics.clone())
+            self.place.probe(&random_id(vfs))?;
+            Manifest::first(random_id(vfs), self.settings.topics.clone())
         };
         let (due, young_segments) = self.due(store, manifest.end())?;
         let mut report = RunReport { young_segments, ..RunReport::default() };

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Target, TargetError, TargetObject};
+use super::{Target, TargetError, TargetObject, random_id};
 use crate::commit;
 use crate::remote::RemoteCause;
 use crate::vfs::{Access, FileKind, Vfs, found, parent_dir};
@@ -59,9 +59,8 @@ impl FolderTarget {
 
     /// Returns a name that no other call uses.
     fn new_name(&self, path: &Path) -> PathBuf {
-        let [high, low] = [0; 2].map(|_: u64| self.vfs.environment().random_seed);
         let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{high:016x}{low:016x}.new"));
+        name.push(format!(".{}.new", random_id(&*self.vfs)));
         name.into()
     }
 
@@ -118,10 +117,21 @@ impl Target for FolderTarget {
         Ok(files)
     }
 
+    fn names(&self, folder: &str) -> Result<Vec<String>, TargetError> {
+        let listed = at(folder, found(self.vfs.list_kinds(&self.path(folder))))?.unwrap_or_default();
+        Ok(listed.into_iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect())
+    }
+
     fn put(&self, path: &str, content: &[u8]) -> Result<(), TargetError> {
         let file = self.path(path);
         let written = self.in_folder(parent_dir(&file), || commit::write_file(&*self.vfs, &file, content));
         at(path, written)
+    }
+
+    fn put_file(&self, path: &str, vfs: &dyn Vfs, file: &Path, length: u64) -> Result<(), TargetError> {
+        let dest = self.path(path);
+        let copied = self.in_folder(parent_dir(&dest), || commit::copy_file(vfs, file, &dest, length));
+        at(path, copied)
     }
 
     fn put_if_absent(&self, path: &str, content: &[u8]) -> Result<bool, TargetError> {

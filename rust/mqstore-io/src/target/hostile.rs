@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 
 use bytes::Bytes;
 
 use super::{Target, TargetError, TargetObject};
 use crate::remote::RemoteCause;
 use crate::sync::Mutex;
+use crate::vfs::{Access, Vfs};
 
 /// How often something goes wrong, in 64ths of the requests that it can happen to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -169,8 +171,18 @@ impl Target for HostileTarget {
         Ok(found)
     }
 
+    fn names(&self, folder: &str) -> Result<Vec<String>, TargetError> {
+        let below = |one: TargetObject| one.path.strip_prefix(folder)?.split('/').next().map(str::to_owned);
+        Ok(self.list(folder)?.into_iter().filter_map(below).collect())
+    }
+
     fn put(&self, path: &str, content: &[u8]) -> Result<(), TargetError> {
         self.state.lock().write(path, content, false).map(drop)
+    }
+
+    fn put_file(&self, path: &str, vfs: &dyn Vfs, file: &Path, length: u64) -> Result<(), TargetError> {
+        let content = vfs.open(file, Access::Read).and_then(|file| file.read_new(length as usize, 0));
+        self.put(path, &content.map_err(|error| TargetError::of_file(path, &error))?)
     }
 
     fn put_if_absent(&self, path: &str, content: &[u8]) -> Result<bool, TargetError> {

@@ -10,6 +10,7 @@ mod folder;
 mod hostile;
 
 use std::fmt::Debug;
+use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::Path;
 
@@ -20,6 +21,23 @@ pub use error::TargetError;
 pub use folder::FolderTarget;
 #[cfg(feature = "sim")]
 pub use hostile::{HostileTarget, Mischief};
+
+use crate::vfs::Vfs;
+
+/// Returns a random id of 32 hexadecimal digits.
+pub fn random_id(vfs: &dyn Vfs) -> String {
+    let part = || vfs.environment().random_seed;
+    format!("{:016x}{:016x}", part(), part())
+}
+
+/// Returns bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
 
 /// An object of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,12 +81,24 @@ pub trait Target: Debug + Send + Sync {
     /// The request failed. A folder that does not exist is no error.
     fn list(&self, folder: &str) -> Result<Vec<TargetObject>, TargetError>;
 
+    /// Returns the names of the objects and folders in a folder, which ends with `/` or is empty, in any order.
+    ///
+    /// # Errors
+    /// The request failed. A folder that does not exist is no error.
+    fn names(&self, folder: &str) -> Result<Vec<String>, TargetError>;
+
     /// Writes an object, whose path no other call uses. It is durable with the next object that
     /// [`Target::put_if_absent`] creates.
     ///
     /// # Errors
     /// The request failed.
     fn put(&self, path: &str, content: &[u8]) -> Result<(), TargetError>;
+
+    /// Writes the first `length` bytes of a file as an object, like [`Target::put`].
+    ///
+    /// # Errors
+    /// The request failed; the file cannot be read, or is shorter.
+    fn put_file(&self, path: &str, vfs: &dyn Vfs, file: &Path, length: u64) -> Result<(), TargetError>;
 
     /// Writes an object unless it exists, durably. Returns whether this call has written it: `false` can also mean that
     /// the answer of the first of several requests was lost.

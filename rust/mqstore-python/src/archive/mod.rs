@@ -1,10 +1,9 @@
-//! Archives for Python: `place` has the verbs of an archive, `log` reads the log with its columns, `linked` has the archive
-//! in which the reads of an open store continue, and `target` calls a transport.
+//! Archives for Python: `place` has the verbs of an archive, `log` reads the log with its columns, and `linked` has the archive
+//! in which the reads of an open store continue.
 
 mod linked;
 mod log;
 mod place;
-mod target;
 
 use pyo3::prelude::*;
 

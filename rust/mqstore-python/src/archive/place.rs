@@ -19,11 +19,11 @@ use mqstore::store::ArchiveState;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::target::target_of;
 use crate::convert::options;
 use crate::runtime::{clock, detached, files_at, settled};
 use crate::store::NativeStore;
 use crate::store::directory::watched;
+use crate::target::target_of;
 
 /// Path or URL, topic, first log offset and end of the range of the log, rows, bytes, digest, sum of the lengths of the
 /// records, smallest and largest store time in epoch milliseconds, and the queues: number, first and last offset, rows.

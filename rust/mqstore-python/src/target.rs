@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mqstore::io::{FolderTarget, OsVfs, RangeBytes, RemoteCause, Target, TargetError, TargetObject};
+use mqstore::io::{FolderTarget, OsVfs, RangeBytes, RemoteCause, Target, TargetError, TargetObject, Vfs};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
@@ -14,7 +14,7 @@ use crate::convert::buffer::range_bytes;
 use crate::error::Raised;
 
 /// Returns the target of a transport; without one, the folder `root`.
-pub(super) fn target_of(transport: Option<Py<PyAny>>, shown: String, root: String) -> Arc<dyn Target> {
+pub(crate) fn target_of(transport: Option<Py<PyAny>>, shown: String, root: String) -> Arc<dyn Target> {
     match transport {
         Some(object) => Arc::new(PythonTarget { object, shown, root }),
         None => Arc::new(FolderTarget::new(Arc::new(OsVfs::new()), Path::new(&root), shown)),
@@ -106,11 +106,24 @@ impl Target for PythonTarget {
         })
     }
 
+    fn names(&self, folder: &str) -> Result<Vec<String>, TargetError> {
+        self.call(folder, |target| {
+            let (mut names, files): (Vec<String>, Vec<String>) =
+                target.call_method1("entries", (folder,))?.extract()?;
+            names.extend(files);
+            Ok(names)
+        })
+    }
+
     fn put(&self, path: &str, content: &[u8]) -> Result<(), TargetError> {
         self.call(path, |target| {
             let bytes = PyBytes::new(target.py(), content);
             target.call_method1("put", (path, bytes, content.len())).map(drop)
         })
+    }
+
+    fn put_file(&self, path: &str, _vfs: &dyn Vfs, file: &Path, length: u64) -> Result<(), TargetError> {
+        self.call(path, |target| target.call_method1("put", (path, file, length)).map(drop))
     }
 
     fn put_if_absent(&self, path: &str, content: &[u8]) -> Result<bool, TargetError> {

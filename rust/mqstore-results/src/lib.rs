@@ -1,0 +1,41 @@
+//! Results at URLs and in folders. An attempt uploads objects that no other attempt uses; one manifest makes them the
+//! result.
+//!
+//! ```text
+//! <URL>/_mqstore/attempt-<32 hex digits>/000000-part-00000.parquet    objects of one attempt; never written again
+//! <URL>/_mqstore/attempt-<32 hex digits>/000001-part-00001.parquet
+//! <URL>/_mqstore/attempt-<32 hex digits>/probe                        shows that the server keeps existing objects
+//! <URL>/_mqstore/manifest.json                                        the names, lengths and digests of one attempt
+//! ```
+//!
+//! The manifest is created by a request that fails if it exists. So there is one result or none, whichever attempts fail,
+//! stop, run twice or continue too long; readers begin with the manifest. An attempt without a manifest is garbage.
+//! `manifest` is the list of a result, `publication` an attempt, `upload` its objects, `fetch` assembles a directory, and
+//! `clean` removes garbage.
+#![forbid(unsafe_code)]
+
+pub mod clean;
+pub mod fetch;
+pub mod manifest;
+pub mod publication;
+pub mod upload;
+
+#[cfg(test)]
+mod tests;
+
+use mqstore_base::error::StoreError;
+use mqstore_io::{Target, TargetError};
+
+/// Objects of one request that removes them.
+const MOST_REMOVED: usize = 1000;
+
+/// Returns the error of a failed request.
+fn failed(target: &dyn Target, action: &'static str) -> impl Fn(TargetError) -> StoreError {
+    let shown = target.shown(None);
+    move |error| StoreError::request(&shown, action, error)
+}
+
+/// Removes objects.
+fn delete(target: &dyn Target, paths: &[String]) -> Result<(), TargetError> {
+    paths.chunks(MOST_REMOVED).try_for_each(|some| target.delete(some))
+}

@@ -2,7 +2,8 @@
 //! before the directory gets its name.
 //!
 //! ```text
-//! DIR.partial/             complete files, which a later call keeps, and one that is not
+//! DIR.partial/             complete and synced files, which a later call keeps
+//! DIR.partial.new          the file in progress; after a failed sync, it never gets its name
 //! DIR.partial.mapping      the mapping in progress
 //! DIR.mapping.jsonl        only for an export to a store: old and new positions
 //! DIR                      DIR.partial, when all files are complete and synced
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_io::target::hex;
-use mqstore_io::{Access, FileKind, RemoteCause, Target, TargetError, Vfs, VfsFile, commit};
+use mqstore_io::{Access, FileKind, RemoteCause, Target, TargetError, Vfs, VfsFile, commit, switch};
 use sha2::{Digest, Sha256};
 
 use crate::failed;
@@ -95,7 +96,9 @@ pub fn fetch(
     let kept_bytes = kept.iter().filter_map(|path| entries.get(path)).map(|file| file.bytes).sum();
     let total_bytes = manifest.objects().map(|file| file.bytes).sum();
     let mut done = Progress { done_bytes: kept_bytes, total_bytes };
-    let mut place = Download { target, vfs, folder: to.partial, current: None };
+    let mut new = to.partial.as_os_str().to_owned();
+    new.push(".new");
+    let mut place = Download { target, vfs, folder: to.partial, new: new.into(), current: None };
     for group in ranges(&wanted).chunks(at_once.max(1)) {
         done.done_bytes += place.read(group)?;
         watch(done)?;
@@ -126,6 +129,8 @@ struct Download<'a> {
     target: &'a dyn Target,
     vfs: &'a dyn Vfs,
     folder: &'a Path,
+    /// Its name until it is complete.
+    new: PathBuf,
     current: Option<(Arc<dyn VfsFile>, Sha256)>,
 }
 
@@ -164,7 +169,8 @@ impl Download<'_> {
         let (local, digest) = match &mut self.current {
             Some(current) if range.start > 0 => current,
             current => {
-                let created = self.vfs.create_new(path).at(self.folder, FETCHING)?;
+                remove(self.vfs, &self.new)?;
+                let created = self.vfs.create_new(&self.new).at(self.folder, FETCHING)?;
                 current.insert((created, Sha256::new()))
             }
         };
@@ -180,8 +186,9 @@ impl Download<'_> {
             return Err(failed(self.target, FETCH)(error));
         }
         local.set_len(file.file_bytes()).at(self.folder, FETCHING)?;
+        switch::step("results.sync_fetched", || local.sync_all()).at(self.folder, FETCHING)?;
         self.current = None;
-        Ok(())
+        self.vfs.rename(&self.new, path).at(self.folder, FETCHING)
     }
 }
 

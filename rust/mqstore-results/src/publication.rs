@@ -80,7 +80,11 @@ impl Publication {
     pub fn begin(&self) -> Result<Option<Manifest>, StoreError> {
         let content = self.target.get(NAME).map_err(self.failed())?;
         if let Some(content) = content {
-            return self.same(decoded(&content).map_err(self.failed())?).map(Some);
+            let found = self.same(decoded(&content).map_err(self.failed())?)?;
+            // The call that created it can have ended before its name was durable.
+            switch::step("results.settle_found", || self.target.settle(&format!("{FOLDER}/")))
+                .map_err(self.failed())?;
+            return Ok(Some(found));
         }
         let names = self.target.names("").map_err(self.failed())?;
         if let Some(other) = names.iter().filter(|name| !["", FOLDER].contains(&name.as_str())).min() {

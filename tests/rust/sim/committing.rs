@@ -1,5 +1,5 @@
-//! Results outside a store, ended at any call or with any call failing: an export of parts, a fetched folder, and an
-//! object that is created if it is absent. Each has one commit or none, and a commit is there after a loss of power.
+//! Files outside a store, ended at any call or with any call failing: an export of parts, a copied folder, and an object
+//! that is created if it is absent. Each has one commit or none, and a commit is there after a loss of power.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::workload::{World, explain};
 
 const LIMITS: Limits = Limits { all_up_to: 2, singles: 4, random: 2, cuts: 1 };
 
-/// Parts of the export, and files of the fetched folder.
+/// Parts of the export, and files of the copied folder.
 const PARTS: usize = 3;
 
 fn out(name: &str) -> PathBuf {
@@ -103,44 +103,43 @@ fn check_export(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
     lost.map_or(Ok(()), |number| Err(format!("the state counts part {number}, which is not complete")))
 }
 
-/// The files of a fetched folder.
-fn fetched(number: usize) -> (PathBuf, String) {
+/// The files of a copied folder.
+fn copied(number: usize) -> (PathBuf, String) {
     (PathBuf::from(format!("folder{}/file{number}", number % 2)), format!("object {number}"))
 }
 
-/// Fetches a folder, and a file next to it, which is published first. Returns whether this call has published it.
-fn fetch(vfs: &SimVfs) -> io::Result<bool> {
-    if exists(vfs, &out("fetched")) {
+/// Copies a folder, and a file next to it, which is published first. Returns whether this call has published it.
+fn copy(vfs: &SimVfs) -> io::Result<bool> {
+    if exists(vfs, &out("copied")) {
         return Ok(false);
     }
-    let partial = out("fetched.partial");
+    let partial = out("copied.partial");
     vfs.create_dir_all(&partial)?;
     for number in 0..PARTS {
-        let (path, name) = fetched(number);
+        let (path, name) = copied(number);
         vfs.create_dir_all(partial.join(&path).parent().unwrap_or(&partial))?;
         write(vfs, &partial.join(path), &name)?;
     }
-    write(vfs, &out("fetched.partial.mapping"), "mapping")?;
-    commit::publish_file(vfs, &out("fetched.partial.mapping"), &out("fetched.mapping"))?;
-    commit::publish_folder(vfs, &partial, &out("fetched"))?;
+    write(vfs, &out("copied.partial.mapping"), "mapping")?;
+    commit::publish_file(vfs, &out("copied.partial.mapping"), &out("copied.mapping"))?;
+    commit::publish_folder(vfs, &partial, &out("copied"))?;
     Ok(true)
 }
 
-fn check_fetch(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
-    let mapping = out("fetched.mapping");
+fn check_copy(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
+    let mapping = out("copied.mapping");
     if exists(vfs, &mapping) && !is_complete(vfs, &mapping, "mapping") {
         return Err("the mapping has its name and is not complete".to_owned());
     }
-    if !exists(vfs, &out("fetched")) {
-        return if is_done { Err("a fetch that had ended has no name".to_owned()) } else { Ok(()) };
+    if !exists(vfs, &out("copied")) {
+        return if is_done { Err("a copy that had ended has no name".to_owned()) } else { Ok(()) };
     }
     if !exists(vfs, &mapping) {
-        return Err("the fetched folder has its name, and the mapping has none".to_owned());
+        return Err("the copied folder has its name, and the mapping has none".to_owned());
     }
-    let lost =
-        (0..PARTS).map(fetched).find(|(path, name)| !is_complete(vfs, &out("fetched").join(path), name));
+    let lost = (0..PARTS).map(copied).find(|(path, name)| !is_complete(vfs, &out("copied").join(path), name));
     lost.map_or(Ok(()), |(path, _)| {
-        Err(format!("the fetched folder has its name and lacks {}", path.display()))
+        Err(format!("the copied folder has its name and lacks {}", path.display()))
     })
 }
 
@@ -148,7 +147,7 @@ fn check_fetch(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
 #[derive(Debug, Default)]
 struct Done {
     export: Option<u64>,
-    fetch: Option<u64>,
+    copy: Option<u64>,
 }
 
 fn session(world: &World) -> Result<Done, String> {
@@ -156,8 +155,8 @@ fn session(world: &World) -> Result<Done, String> {
     let mut done = Done::default();
     export(vfs).map_err(explain)?;
     done.export = Some(vfs.operations());
-    fetch(vfs).map_err(explain)?;
-    done.fetch = Some(vfs.operations());
+    copy(vfs).map_err(explain)?;
+    done.copy = Some(vfs.operations());
     Ok(done)
 }
 
@@ -165,23 +164,23 @@ fn check(end: &End<'_>, done: &Done, rng: &mut Rng) -> Result<(), String> {
     let world = end.world()?;
     let was = |call: Option<u64>| call.is_some_and(|call| call < end.call);
     check_export(&world.vfs, was(done.export))?;
-    check_fetch(&world.vfs, was(done.fetch))?;
+    check_copy(&world.vfs, was(done.copy))?;
     continued(&world, rng)
 }
 
 /// The next calls complete everything, also if they are ended once.
 fn continued(world: &World, rng: &mut Rng) -> Result<(), String> {
     let first = World::on(world.vfs.kill().map_err(explain)?);
-    let has_fetched = session_again(&first)?;
+    let has_copied = session_again(&first)?;
     let after = World::on(State::chance(rng).image(&first.vfs)?.vfs);
     check_export(&after.vfs, true)?;
-    check_fetch(&after.vfs, has_fetched)
+    check_copy(&after.vfs, has_copied)
 }
 
 fn session_again(world: &World) -> Result<bool, String> {
     let vfs = &world.vfs;
     export(vfs).map_err(|error| format!("the export again: {error}"))?;
-    fetch(vfs).map_err(|error| format!("the fetch again: {error}"))
+    copy(vfs).map_err(|error| format!("the copy again: {error}"))
 }
 
 /// Ends the calls after each of their steps.
@@ -210,7 +209,7 @@ fn failing() -> Result<u64, String> {
             let mut rng = Rng::new(nth);
             let at = |what: String| format!("call {nth} fails, {sticky}: {what}");
             check_export(&world.vfs, false).map_err(at)?;
-            check_fetch(&world.vfs, false).map_err(at)?;
+            check_copy(&world.vfs, false).map_err(at)?;
             continued(&world, &mut rng).map_err(at)?;
             tried += 1;
         }

@@ -13,7 +13,8 @@
 //! | `remaking` | recoveries that rebuild lost files, and are interrupted |
 //! | `repairing` | repairs, copies and snapshots |
 //! | `staging` | the steps of parallel writes |
-//! | `committing` | results outside a store: exports, archives, fetched folders |
+//! | `committing` | files outside a store: exports, copied folders |
+//! | `publishing` | results in folders and at targets that behave badly, and their fetches |
 //! | `transactions` | transactions, all or nothing |
 //! | `failing_calls` | what a caller sees if a system call fails |
 //! | `timing` | delayed messages: none early, none lost, none twice |
@@ -41,6 +42,7 @@ mod foreign;
 mod keeping;
 mod moments;
 mod mutants;
+mod publishing;
 mod reclaiming;
 mod remaking;
 mod repairing;

@@ -12,8 +12,8 @@ use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
 use crate::{
-    archiving, committing, compacting, decay, faults, feeding, foreign, keeping, reclaiming, remaking,
-    repairing, staging, switches, timing,
+    archiving, committing, compacting, decay, faults, feeding, foreign, keeping, publishing, reclaiming,
+    remaking, repairing, staging, switches, timing,
 };
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
@@ -275,6 +275,18 @@ fn creations(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     committing::hunt_created(stop).map(|_| ())
 }
 
+fn results(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    publishing::hunt(1, stop).map(|_| ())
+}
+
+fn failed_results(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    publishing::hunt_failing(stop).map(|_| ())
+}
+
+fn bad_targets(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    publishing::hunt_targets(300, stop).map(|_| ())
+}
+
 fn archives(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     archiving::hunt(1, stop).map(|_| ())
 }
@@ -326,6 +338,11 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
             ("commits", commits)
         }
         "compaction" => ("compactions", compactions),
+        "results" => {
+            let first: [(&str, Hunt); 2] = [("failed results", failed_results), ("bad targets", bad_targets)];
+            hunts.splice(0..0, first);
+            ("results", results)
+        }
         "delay" => ("delays", delays),
         "feed" => ("feeds", feeds),
         "meta" | "vfs" => ("keepings", keepings),

@@ -92,10 +92,10 @@ def fetch(
     if mapping.exists() and found.is_mapping(mapping) is False:
         raise FileExistsError(f"{mapping}: exists already; choose another directory")
     partial = Path(f"{home}.partial")
-    mappings = (Path(f"{home}.partial.mapping"), mapping)
+    paths = (partial, home, Path(f"{home}.partial.mapping"), mapping)
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
     with locked_folder(partial):
-        kept = source.fetch(found, partial, home, mappings, _REQUESTS, tell)
+        kept = source.fetch(found, paths, _REQUESTS, tell)
     return FetchReport(
         url=source.shown,
         path=str(home),

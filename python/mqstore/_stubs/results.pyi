@@ -60,9 +60,7 @@ class ResultTarget:
     def fetch(
         self,
         manifest: ResultManifest,
-        partial: _Path,
-        home: _Path,
-        mappings: tuple[_Path, _Path],
+        paths: tuple[_Path, _Path, _Path, _Path],
         at_once: int,
         progress: Callable[[int, int], object] | None,
     ) -> int:
@@ -70,9 +68,8 @@ class ResultTarget:
 
         Args:
             manifest: the result.
-            partial: the directory until it is complete; it exists.
-            home: its final path.
-            mappings: the path of the mapping until it is complete, and its final path.
+            paths: the directory until it is complete, which exists, and its final path; the mapping until it is complete,
+                and its final path.
             at_once: number of requests at the same time.
             progress: callback with bytes of the objects.
         """

@@ -26,5 +26,6 @@ pub mod progress;
 pub mod retry;
 pub mod store_files;
 pub mod strays;
+pub mod text_map;
 pub mod topic_floors;
 pub mod wake_signal;

@@ -164,23 +164,20 @@ impl ResultTarget {
     ///
     /// Args:
     ///     manifest: the result.
-    ///     partial: the directory until it is complete; it exists.
-    ///     home: its final path.
-    ///     mappings: the path of the mapping until it is complete, and its final path.
+    ///     paths: the directory until it is complete, which exists, and its final path; the mapping until it is complete,
+    ///         and its final path.
     ///     at_once: number of requests at the same time.
     ///     progress: callback with bytes of the objects.
     fn fetch(
         &self,
         py: Python<'_>,
         manifest: &ResultManifest,
-        partial: PathBuf,
-        home: PathBuf,
-        mappings: (PathBuf, PathBuf),
+        paths: (PathBuf, PathBuf, PathBuf, PathBuf),
         at_once: usize,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<usize> {
-        let (partial_mapping, mapping) = &mappings;
-        let to = FetchedTo { partial: &partial, home: &home, partial_mapping, mapping };
+        let (partial, home, partial_mapping, mapping) = &paths;
+        let to = FetchedTo { partial, home, partial_mapping, mapping };
         watched(py, progress.as_ref(), |watch| {
             fetch(&*self.target, &OsVfs::new(), &manifest.manifest, &to, at_once, watch)
         })

@@ -6,9 +6,9 @@ use mqstore_base::error::StoreError;
 use mqstore_io::target::random_id;
 use mqstore_io::{Clock, Target, TargetError, TargetObject, Vfs};
 
-use crate::manifest::{ATTEMPT, FOLDER, NAME, decoded};
+use crate::manifest::{ATTEMPT, FOLDER, Manifest, NAME, ResultFile, decoded};
+use crate::requests::{delete, failed};
 use crate::upload::in_folder;
-use crate::{delete, failed};
 
 /// What a clean has removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub fn clean(
     let manifest = target.get(NAME).and_then(|content| content.map(|content| decoded(&content)).transpose());
     let manifest = manifest.map_err(&error)?;
     let named: HashSet<String> =
-        manifest.iter().flat_map(|found| found.objects()).map(|one| one.object_path()).collect();
+        manifest.iter().flat_map(Manifest::objects).map(ResultFile::object_path).collect();
     objects.retain(|one| one.path != NAME && !named.contains(&one.path));
     let mut newest_ms: HashMap<String, i64> = HashMap::new();
     for one in &objects {

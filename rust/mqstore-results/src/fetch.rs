@@ -23,8 +23,8 @@ use mqstore_io::target::hex;
 use mqstore_io::{Access, FileKind, RemoteCause, Target, TargetError, Vfs, VfsFile, commit, switch};
 use sha2::{Digest, Sha256};
 
-use crate::failed;
 use crate::manifest::{Manifest, NAME, ResultFile, check_length, decoded};
+use crate::requests::failed;
 use crate::upload::digest_of;
 
 const FETCH: &str = "fetch the result";

@@ -18,24 +18,8 @@ pub mod clean;
 pub mod fetch;
 pub mod manifest;
 pub mod publication;
+mod requests;
 pub mod upload;
 
 #[cfg(test)]
 mod tests;
-
-use mqstore_base::error::StoreError;
-use mqstore_io::{Target, TargetError};
-
-/// Objects of one request that removes them.
-const MOST_REMOVED: usize = 1000;
-
-/// Returns the error of a failed request.
-fn failed(target: &dyn Target, action: &'static str) -> impl Fn(TargetError) -> StoreError {
-    let shown = target.shown(None);
-    move |error| StoreError::request(&shown, action, error)
-}
-
-/// Removes objects.
-fn delete(target: &dyn Target, paths: &[String]) -> Result<(), TargetError> {
-    paths.chunks(MOST_REMOVED).try_for_each(|some| target.delete(some))
-}

@@ -17,8 +17,8 @@ use mqstore_io::{Clock, RemoteCause, Target, TargetError, Vfs, switch};
 use serde_json::{Map, Value};
 
 use crate::manifest::{ATTEMPT, FOLDER, Manifest, NAME, ResultFile, decoded};
+use crate::requests::{delete, failed};
 use crate::upload::{LocalFile, in_folder, object_name, upload, upload_directory};
-use crate::{delete, failed};
 
 const PUBLISH: &str = "publish a result";
 

@@ -11,8 +11,8 @@ use mqstore_io::target::hex;
 use mqstore_io::{Access, FileKind, Target, Vfs, VfsFile};
 use sha2::{Digest, Sha256};
 
-use crate::failed;
 use crate::manifest::{FOLDER, ResultFile, is_object_char};
+use crate::requests::failed;
 
 /// Bytes of one step of a digest.
 const READ_BYTES: u64 = 1 << 20;

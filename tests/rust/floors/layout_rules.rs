@@ -5,7 +5,7 @@ use crate::rust_source::{self, Token};
 use crate::tree::{Finding, Tree};
 
 /// Each crate of ours, and which of the others it may depend on.
-const CRATES: [(&str, &[&str]); 13] = [
+const CRATES: [(&str, &[&str]); 14] = [
     ("mqstore-format", &[]),
     ("mqstore-io", &[]),
     ("mqstore-arrow", &["mqstore-format"]),

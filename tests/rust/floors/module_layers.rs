@@ -35,7 +35,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
     (
         "mqstore-base",
         &[
-            &["error", "events", "notes", "topic_floors", "wake_signal"],
+            &["error", "events", "notes", "text_map", "topic_floors", "wake_signal"],
             &["group_commit", "message", "progress", "retry", "strays"],
             &["body_compression"],
             &["options"],
@@ -113,7 +113,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
             &["history", "rebuild", "restore", "run"],
         ],
     ),
-    ("mqstore-results", &[&["manifest"], &["upload"], &["clean", "fetch", "publication"]]),
+    ("mqstore-results", &[&["manifest", "requests"], &["upload"], &["clean", "fetch", "publication"]]),
     ("mqstore", &[&["append", "compaction", "delivery", "inspect", "io", "read", "store"]]),
     (
         "mqstore-python",

@@ -20,7 +20,6 @@ pub(crate) mod scan_request;
 pub(crate) mod segment_times;
 pub(crate) mod table;
 pub(crate) mod tail;
-pub(crate) mod text_map;
 pub(crate) mod units;
 pub(crate) mod view;
 pub(crate) mod wait;

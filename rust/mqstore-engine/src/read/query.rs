@@ -356,30 +356,13 @@ pub(crate) fn offset_for_time(
 /// Like [`offset_for_time`], with a view that has caught up to log offset `limit`.
 pub(crate) fn time_offset(
     (view, limit): (&StoreView, u64),
-    queue: (&str, i32),
-    time_ms: i64,
-    boundary: Boundary,
-) -> Result<i64, StoreError> {
-    loop {
-        let bounds_before = bounds(view, queue.0, queue.1)?;
-        let found = time_offset_in((view, limit), queue, bounds_before, time_ms, boundary)?;
-        // If retention deletes messages during a search of the log, the search finds the first one that is left.
-        let may_be_older = found > bounds_before.0 && view.continues();
-        if !may_be_older || found > bounds(view, queue.0, queue.1)?.0 {
-            return Ok(found);
-        }
-    }
-}
-
-fn time_offset_in(
-    (view, limit): (&StoreView, u64),
     (topic, queue_id): (&str, i32),
-    (min, max): (i64, i64),
     time_ms: i64,
     boundary: Boundary,
 ) -> Result<i64, StoreError> {
-    let compacted = compacted(&**view, topic, queue_id, (min, max))?;
-    let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
+    let (first, max) = bounds(view, topic, queue_id)?;
+    let compacted = compacted(&**view, topic, queue_id, (first, max))?;
+    let min = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
     let mut search = TimeSearch::new(&**view, topic, queue_id, limit).with_compacted(compacted);
     // The first offset whose time is not before (Lower) or is after (Upper) the given time.
     let low = search.first_offset((min, max), &|time| match boundary {
@@ -390,6 +373,10 @@ fn time_offset_in(
         Boundary::Lower => search.at_or_after(low)?.map_or(max, |(offset, _)| offset),
         Boundary::Upper => search.at_or_before(low - 1, min)?.unwrap_or(min),
     };
+    if found > first && view.continues() && found <= bounds(view, topic, queue_id)?.0 {
+        // Retention deleted messages during the search, which has found the first one that is left.
+        return time_offset((view, limit), (topic, queue_id), time_ms, boundary);
+    }
     // With `Upper`, the first message of the log can be the last one that is not later.
     if found > min
         || !view.continues()

@@ -16,10 +16,10 @@ use mqstore_format::RecordView;
 use mqstore_format::properties::KEYS;
 
 use super::cursor::QueueCursor;
-use super::text_map::TextMap;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::options::DamagePolicy;
+use mqstore_base::text_map::TextMap;
 
 /// Entries of the heap of store times below which it is not built again.
 const LEAST_HEAP: usize = 1024;

@@ -167,23 +167,18 @@ pub(crate) fn count(
     let mut light = LightUnits::new(&**view, topic, limit);
     let mut messages = 0;
     for queue_id in existing_queues(&**view, topic, None)? {
-        messages += loop {
-            if let Some(count) = count_queue(view, (topic, queue_id), light.as_mut(), pause)? {
-                break count;
-            }
-        };
+        messages += count_queue(view, (topic, queue_id), light.as_mut(), pause)?;
     }
     Ok(messages)
 }
 
-/// Returns the number of messages of a queue; `None` if retention deleted some of them before they were counted, so that
-/// they are before the log now.
+/// Returns the number of messages of a queue.
 fn count_queue(
     view: &StoreView,
     (topic, queue_id): (&str, i32),
     mut light: Option<&mut LightUnits<'_>>,
     pause: &mut dyn FnMut() -> Result<(), StoreError>,
-) -> Result<Option<u64>, StoreError> {
+) -> Result<u64, StoreError> {
     let mut counts = |unit: &CqUnit| light.as_mut().is_none_or(|light| !light.is_hidden(unit));
     let (mut messages, mut units) = (0, Vec::new());
     let (mut from, max) = bounds(view, topic, queue_id)?;
@@ -214,12 +209,13 @@ fn count_queue(
         let has_gap =
             compacted.is_none() && from < max && units.first().is_none_or(|(offset, _)| *offset > from);
         if has_gap && view.continues() && bounds(view, topic, queue_id)?.0 > from {
-            return Ok(None);
+            // Retention deleted some of the messages before they were counted: they are before the log now.
+            return count_queue(view, (topic, queue_id), light, pause);
         }
         messages += units.iter().filter(|(offset, unit)| *offset < max && counts(unit)).count() as u64;
         match units.last() {
             Some((last, _)) if *last < max => from = last.saturating_add(1),
-            _ => return Ok(Some(messages)),
+            _ => return Ok(messages),
         }
         pause()?;
     }

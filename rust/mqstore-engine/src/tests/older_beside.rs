@@ -89,8 +89,11 @@ impl Writer {
     }
 }
 
+/// Whether a read wants a message.
+type IsWanted = Box<dyn Fn(&Sent) -> bool>;
+
 /// Runs a read of all messages. Returns what it read and which of the messages it wanted.
-fn read(reader: &Store, writer: &Writer, verb: usize) -> (Vec<u64>, Box<dyn Fn(&Sent) -> bool>) {
+fn read(reader: &Store, writer: &Writer, verb: usize) -> (Vec<u64>, IsWanted) {
     let queue_id = writer.below(QUEUES as usize) as i32;
     let key = writer.below(KEYS as usize) as u64;
     let all = TopicRead {

@@ -245,8 +245,7 @@ impl Reader {
         let (page, live) = self.live.look(&self.files);
         self.follow_expiry(&mut state, live)?;
         let before = state.end;
-        let at_segment_end = state.list.find(before).is_none();
-        if at_segment_end {
+        if state.list.find(before).is_none() {
             self.renew_list(&mut state)?;
         }
         // Before the end moves: if this fails, the next call must still find the same records to be new.

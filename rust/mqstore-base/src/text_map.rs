@@ -66,7 +66,7 @@ impl TextArena {
 
 /// The map; see the header of this module.
 #[derive(Debug)]
-pub(crate) struct TextMap<V> {
+pub struct TextMap<V> {
     rows: HashTable<TextRow<V>>,
     texts: TextArena,
 }
@@ -78,25 +78,34 @@ impl<V> Default for TextMap<V> {
 }
 
 impl<V> TextMap<V> {
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of keys.
+    pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<&V> {
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Returns the value of a key.
+    pub fn get(&self, key: &str) -> Option<&V> {
         let Self { rows, texts } = self;
         rows.find(HASHER.hash_one(key), |row| texts.at(row.key) == key).map(|row| &row.value)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
+    /// Returns the keys and values, in any order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
         self.rows.iter().map(|row| (self.texts.at(row.key), &row.value))
     }
 
-    pub(crate) fn for_each_value(&mut self, change: impl FnMut(&mut V)) {
+    /// Changes each value.
+    pub fn for_each_value(&mut self, change: impl FnMut(&mut V)) {
         self.rows.iter_mut().map(|row| &mut row.value).for_each(change);
     }
 
     /// Sets the value of `key`, unless `stays` returns true for its current value.
-    pub(crate) fn put(&mut self, key: &str, value: V, stays: impl FnOnce(&V) -> bool) {
+    pub fn put(&mut self, key: &str, value: V, stays: impl FnOnce(&V) -> bool) {
         let hash = HASHER.hash_one(key);
         let Self { rows, texts } = self;
         match rows.entry(hash, |row| texts.at(row.key) == key, |row| row.hash) {
@@ -112,7 +121,7 @@ impl<V> TextMap<V> {
     }
 
     /// Removes `key` if `goes` returns true for its value.
-    pub(crate) fn remove(&mut self, key: &str, goes: impl FnOnce(&V) -> bool) {
+    pub fn remove(&mut self, key: &str, goes: impl FnOnce(&V) -> bool) {
         let Self { rows, texts } = self;
         let found = rows.find_entry(HASHER.hash_one(key), |row| texts.at(row.key) == key);
         if let Ok(slot) = found.map_err(drop)
@@ -124,7 +133,7 @@ impl<V> TextMap<V> {
     }
 
     /// Keeps the entries for which `stays` returns true.
-    pub(crate) fn retain(&mut self, mut stays: impl FnMut(&str, &V) -> bool) {
+    pub fn retain(&mut self, mut stays: impl FnMut(&str, &V) -> bool) {
         let Self { rows, texts } = self;
         let mut dropped = 0;
         rows.retain(|row| {
@@ -137,7 +146,7 @@ impl<V> TextMap<V> {
     }
 
     /// Adds all entries of `other`. If both maps have a key, the value here stays if `stays(here, other)` returns true.
-    pub(crate) fn absorb(&mut self, other: Self, mut stays: impl FnMut(&V, &V) -> bool) {
+    pub fn absorb(&mut self, other: Self, mut stays: impl FnMut(&V, &V) -> bool) {
         if self.rows.is_empty() {
             *self = other;
             return;

@@ -37,16 +37,11 @@ def scratch() -> Iterator[Path]:
 
 
 def replace_state(path: Path, state: dict[str, Any]) -> None:
-    """Replaces a state file in one step, durably."""
-    replace_file(path, json.dumps(state).encode())
+    """Replaces a state file in one step, durably. A failure leaves the old file, and no other."""
+    _native.replace_file(path, f"{path}.new", json.dumps(state).encode())
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replaces a file in one step, durably. A failure leaves the old file, and no other."""
-    _native.replace_file(path, f"{path}.new", content)
-
-
-def only_one(file: int, path: Path) -> None:
+def only_one(file: int, path: Path | str) -> None:
     """Prevents a second call that writes to the same file or folder, as long as the file is open."""
     try:
         import fcntl
@@ -80,7 +75,7 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _busy(path: Path) -> OSError:
+def _busy(path: Path | str) -> OSError:
     from mqstore.errors import StoreBusyError
 
     return StoreBusyError(f"{path}: another call is writing this; wait for it, or choose another name")

@@ -164,8 +164,7 @@ impl ResultTarget {
     ///
     /// Args:
     ///     manifest: the result.
-    ///     paths: the directory until it is complete, which exists, and its final path; the mapping until it is complete,
-    ///         and its final path.
+    ///     paths: the directory until it is complete, which exists, and its final path; then those of the mapping.
     ///     at_once: number of requests at the same time.
     ///     progress: callback with bytes of the objects.
     fn fetch(

@@ -11,12 +11,13 @@
 //! The manifest is created by a request that fails if it exists. So there is one result or none, whichever attempts fail,
 //! stop, run twice or continue too long; readers begin with the manifest. An attempt without a manifest is garbage.
 //! `manifest` is the list of a result, `publication` an attempt, `upload` its objects, `fetch` assembles a directory, and
-//! `clean` removes garbage.
+//! `clean` removes garbage. `partial` is an export on this machine.
 #![forbid(unsafe_code)]
 
 pub mod clean;
 pub mod fetch;
 pub mod manifest;
+pub mod partial;
 pub mod publication;
 mod requests;
 pub mod upload;

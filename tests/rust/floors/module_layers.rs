@@ -113,7 +113,10 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
             &["history", "rebuild", "restore", "run"],
         ],
     ),
-    ("mqstore-results", &[&["manifest", "requests"], &["upload"], &["clean", "fetch", "publication"]]),
+    (
+        "mqstore-results",
+        &[&["manifest", "partial", "requests"], &["upload"], &["clean", "fetch", "publication"]],
+    ),
     ("mqstore", &[&["append", "compaction", "delivery", "inspect", "io", "read", "store"]]),
     (
         "mqstore-python",

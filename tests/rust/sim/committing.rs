@@ -1,10 +1,11 @@
-//! Files outside a store, ended at any call or with any call failing: an export of parts, a copied folder, and an object
-//! that is created if it is absent. Each has one commit or none, and a commit is there after a loss of power.
+//! Files outside a store, ended at any call or with any call failing: exports of parts and of lines, a copied folder, and
+//! an object that is created if it is absent. Each has one commit or none, and a commit is there after a loss of power.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mqstore::results::partial::{Members, PartialFile, PartialFolder, remove_state};
 use mqstore_io::sim::{Fault, SimVfs};
 use mqstore_io::target::create;
 use mqstore_io::{FolderTarget, ManualClock, Target, Vfs, commit};
@@ -45,61 +46,94 @@ fn write(vfs: &SimVfs, path: &Path, name: &str) -> io::Result<()> {
     file.write_all_at(second, first.len() as u64)
 }
 
-fn part(folder: &Path, number: usize) -> PathBuf {
-    folder.join(format!("part-{number}"))
+fn folder(vfs: &SimVfs) -> PartialFolder {
+    PartialFolder::new(Arc::new(vfs.clone()), &out("rows"), "call", "rows")
 }
 
-/// The number of parts that the state counts.
-fn counted(vfs: &SimVfs) -> usize {
-    let state = vfs.read_file(&out("rows.partial.state"), 100).unwrap_or_default();
-    String::from_utf8_lossy(&state).parse().unwrap_or(0)
+/// The number of parts, or of bytes, that a state counts.
+fn counted(members: Option<Members>, name: &str) -> u64 {
+    members.and_then(|members| members.get(name)?.as_u64()).unwrap_or(0)
 }
 
-/// Exports, or resumes an interrupted export.
+/// The number that the state of an export has on the disk, also if a later call would not use it.
+fn counted_on_disk(vfs: &SimVfs, state: &str, name: &str) -> u64 {
+    let content = vfs.read_file(&out(state), 1000).unwrap_or_default();
+    let text = String::from_utf8_lossy(&content).into_owned();
+    let number = text.split_once(&format!("\"{name}\":")).map(|(_, after)| after);
+    let digits = number.unwrap_or_default().split(|one: char| !one.is_ascii_digit()).next();
+    digits.unwrap_or_default().parse().unwrap_or(0)
+}
+
+/// Exports parts, or resumes an interrupted export.
 fn export(vfs: &SimVfs) -> io::Result<()> {
-    let (folder, dest, state) = (out("rows.partial"), out("rows"), out("rows.partial.state"));
-    if !exists(vfs, &dest) {
-        vfs.create_dir_all(&folder)?;
-        let counted = if (0..counted(vfs)).all(|number| exists(vfs, &part(&folder, number))) {
-            counted(vfs)
-        } else {
-            0
-        };
-        for (name, _) in vfs.list_kinds(&folder)? {
-            if !(0..counted).any(|number| folder.join(&name) == part(&folder, number)) {
-                vfs.remove_file(&folder.join(&name))?;
-            }
-        }
-        for number in counted..PARTS {
-            write(vfs, &part(&folder, number), &format!("row {number}"))?;
-            commit::sync_part(vfs, &part(&folder, number))?;
-            let text = (number + 1).to_string();
-            vfs.write_atomic(&state, &out("rows.partial.state.new"), text.as_bytes())?;
-        }
-        commit::publish_folder(vfs, &folder, &dest)?;
+    if exists(vfs, &out("rows")) {
+        return remove_state(vfs, &out("rows"));
     }
-    match vfs.remove_file(&state) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    vfs.create_dir_all(&out("rows.partial"))?;
+    let mut folder = folder(vfs);
+    folder.resume(counted(folder.left(), "parts"))?;
+    while folder.parts() < PARTS as u64 {
+        let number = folder.parts();
+        write(vfs, &folder.next_path(), &format!("row {number}"))?;
+        folder.add(Members::new(), (number == 0).then_some(b"rules"))?;
     }
+    folder.publish()
+}
+
+/// Exports lines to a file, or resumes an interrupted export.
+fn export_lines(vfs: &SimVfs) -> io::Result<()> {
+    if exists(vfs, &out("lines")) {
+        return remove_state(vfs, &out("lines"));
+    }
+    let mut file = PartialFile::open(Arc::new(vfs.clone()), &out("lines"), "call")?;
+    let bytes = counted(file.left(), "bytes");
+    file.resume(bytes)?;
+    let content = content("lines");
+    for piece in content.get(bytes as usize..).unwrap_or_default().chunks(3000) {
+        file.write(piece)?;
+        file.save(Members::new(), Some(b"rules"))?;
+    }
+    file.publish().map(drop)
+}
+
+fn check_lines(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
+    let (dest, partial) = (out("lines"), out("lines.partial"));
+    if exists(vfs, &dest) {
+        let whole = is_complete(vfs, &dest, "lines");
+        return if whole { Ok(()) } else { Err("the file has its name and lacks lines".to_owned()) };
+    }
+    if is_done {
+        return Err("an export of lines that had ended has no name".to_owned());
+    }
+    if !exists(vfs, &partial) {
+        return Ok(());
+    }
+    let bytes = counted_on_disk(vfs, "lines.partial.state", "bytes") as usize;
+    let found = vfs.read_file(&partial, 1 << 20).map_err(explain)?;
+    if found.len() >= bytes && found.get(..bytes) == content("lines").get(..bytes) {
+        return Ok(());
+    }
+    Err(format!("the state counts {bytes} bytes, which are not those of the lines"))
 }
 
 fn check_export(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
+    let is_part = |name: &str, number: u64| {
+        let path = out(name).join(format!("part-{number:05}.rows"));
+        is_complete(vfs, &path, &format!("row {number}"))
+    };
     if exists(vfs, &out("rows")) {
-        let all =
-            (0..PARTS).all(|number| is_complete(vfs, &part(&out("rows"), number), &format!("row {number}")));
+        let all = (0..PARTS as u64).all(|number| is_part("rows", number));
         return if all { Ok(()) } else { Err("the export has its name and lacks rows".to_owned()) };
     }
     if is_done {
         return Err("an export that had ended has no name".to_owned());
     }
-    let folder = out("rows.partial");
-    if !exists(vfs, &folder) {
+    if !exists(vfs, &out("rows.partial")) {
         // The next call begins again.
         return Ok(());
     }
-    let lost =
-        (0..counted(vfs)).find(|number| !is_complete(vfs, &part(&folder, *number), &format!("row {number}")));
+    let counted = counted_on_disk(vfs, "rows.partial.state", "parts");
+    let lost = (0..counted).find(|number| !is_part("rows.partial", *number));
     lost.map_or(Ok(()), |number| Err(format!("the state counts part {number}, which is not complete")))
 }
 
@@ -147,6 +181,7 @@ fn check_copy(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
 #[derive(Debug, Default)]
 struct Done {
     export: Option<u64>,
+    lines: Option<u64>,
     copy: Option<u64>,
 }
 
@@ -155,6 +190,8 @@ fn session(world: &World) -> Result<Done, String> {
     let mut done = Done::default();
     export(vfs).map_err(explain)?;
     done.export = Some(vfs.operations());
+    export_lines(vfs).map_err(explain)?;
+    done.lines = Some(vfs.operations());
     copy(vfs).map_err(explain)?;
     done.copy = Some(vfs.operations());
     Ok(done)
@@ -164,6 +201,7 @@ fn check(end: &End<'_>, done: &Done, rng: &mut Rng) -> Result<(), String> {
     let world = end.world()?;
     let was = |call: Option<u64>| call.is_some_and(|call| call < end.call);
     check_export(&world.vfs, was(done.export))?;
+    check_lines(&world.vfs, was(done.lines))?;
     check_copy(&world.vfs, was(done.copy))?;
     continued(&world, rng)
 }
@@ -174,12 +212,14 @@ fn continued(world: &World, rng: &mut Rng) -> Result<(), String> {
     let has_copied = session_again(&first)?;
     let after = World::on(State::chance(rng).image(&first.vfs)?.vfs);
     check_export(&after.vfs, true)?;
+    check_lines(&after.vfs, true)?;
     check_copy(&after.vfs, has_copied)
 }
 
 fn session_again(world: &World) -> Result<bool, String> {
     let vfs = &world.vfs;
     export(vfs).map_err(|error| format!("the export again: {error}"))?;
+    export_lines(vfs).map_err(|error| format!("the export of lines again: {error}"))?;
     copy(vfs).map_err(|error| format!("the copy again: {error}"))
 }
 
@@ -209,6 +249,7 @@ fn failing() -> Result<u64, String> {
             let mut rng = Rng::new(nth);
             let at = |what: String| format!("call {nth} fails, {sticky}: {what}");
             check_export(&world.vfs, false).map_err(at)?;
+            check_lines(&world.vfs, false).map_err(at)?;
             check_copy(&world.vfs, false).map_err(at)?;
             continued(&world, &mut rng).map_err(at)?;
             tried += 1;

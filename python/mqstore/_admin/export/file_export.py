@@ -12,6 +12,7 @@ from mqstore._admin.export.counts import Counts
 from mqstore._admin.export.partial import Partial
 from mqstore._admin.export.parts import Parts
 from mqstore._admin.export.run import Export
+from mqstore._admin.files import locked_folder
 from mqstore._read.scan import Scan
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ class FileExport(Export):
         """Writes JSON lines to a file, or resumes an interrupted call."""
         self._must_be_free(self.dest)
         counts = Counts()
-        partial = Partial(self.dest, self._digest("jsonl"), rules := self.rules(self.dest))
-        with partial.file:
+        with Partial(self.dest, self._digest("jsonl"), rules := self.rules(self.dest)) as partial:
             start = self._resume(partial, counts)
             stream = _native.scan_lines(self.source, self._chosen(rules, start), rules.get())
             with closing(stream):
@@ -81,8 +81,8 @@ class FileExport(Export):
         self._must_be_free(self.dest, folder=True)
         counts = Counts()
         schema = Scan(self._place, self._request).schema
-        parts = Parts(self.dest, kind, self._digest(f"{kind} parts"), rules := self.rules(self.dest))
-        with parts:
+        with locked_folder(Path(f"{self.dest}.partial")):
+            parts = Parts(self.dest, kind, self._digest(f"{kind} parts"), rules := self.rules(self.dest))
             self._add_parts(parts, schema, rules, parts.resume(counts), counts)
             self._must_be_free(self.dest, folder=True)
             parts.publish()

@@ -26,14 +26,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from mqstore import _native
-from mqstore._admin.files import only_one, replace_state
+from mqstore._admin.files import only_one
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mqstore._admin.export.counts import Counts
     from mqstore._admin.export.rules import Rules
 
@@ -43,43 +43,35 @@ _STATE_SECONDS = 5.0
 
 
 class Partial:
-    """A growing file and its state file."""
+    """A growing file and its state. Use it in a `with` block, during which no other call writes the file."""
 
     def __init__(self, dest: Path, digest: str, rules: Rules) -> None:
-        self._dest = dest
         self._rules = rules
-        self._path = Path(f"{dest}.partial")
-        self._state_path = Path(f"{dest}.partial.state")
-        self._digest = digest
-        self._written = 0
         self._when = time.monotonic()
         self.state: dict[str, Any] | None = None
         # Members of the state that belong to a copy to a store.
         self.of_copy: dict[str, Any] = {}
-        self.file: IO[bytes] = self._open()
-
-    def _open(self) -> IO[bytes]:
-        state: dict[str, Any] | None = None
-        with suppress(OSError, ValueError):
-            state = json.loads(self._state_path.read_bytes())
-        file = open(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")  # noqa: PTH123, SIM115
+        self._lock = os.open(f"{dest}.partial", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            only_one(file.fileno(), self._path)
-            size = os.fstat(file.fileno()).st_size
-            known = isinstance(state, dict) and state.get("digest") == self._digest
-            if state is not None and known and state["bytes"] <= size and self._rules.load():
-                self.state = state
-            file.truncate(0 if self.state is None else self.state["bytes"])
-            file.seek(0, os.SEEK_END)
+            only_one(self._lock, f"{dest}.partial")
+            self._file = _native.PartialFile(dest, digest)
+            left = self._file.left()
+            if left is not None and rules.load():
+                self.state = json.loads(left)
+            self._file.resume(0 if self.state is None else self.state["bytes"])
         except BaseException:
-            file.close()
+            os.close(self._lock)
             raise
-        return file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._lock)
 
     def write(self, text: bytes) -> None:
         """Appends bytes to the file; `save` makes them durable."""
-        self.file.write(text)
-        self._written += len(text)
+        self._file.write(text)
 
     def is_due(self, bytes_done: int) -> bool:
         """Returns whether a state should be written now."""
@@ -89,12 +81,8 @@ class Partial:
         self, position: int | None, counts: Counts, target: int | None = None, made: list[str] | None = None
     ) -> None:
         """Syncs the file, then records its state."""
-        self._sync()
-        self._rules.store()
         state = {
-            "digest": self._digest,
             "position": position,
-            "bytes": self.file.tell(),
             "messages": counts.messages,
             "reasons": counts.reasons,
             "target": target,
@@ -102,24 +90,9 @@ class Partial:
             "renumbered": counts.renumbered,
             **self.of_copy,
         }
-        replace_state(self._state_path, state)
+        self._file.save(json.dumps(state), self._rules.unstored())
         self._when = time.monotonic()
-
-    def _sync(self) -> None:
-        self.file.flush()
-        _native.sync_part(self._path)
 
     def publish(self) -> int:
         """Gives the file its final name and returns its length."""
-        self.file.flush()
-        size = self.file.tell()
-        self.file.close()
-        _native.publish_file(self._path, self._dest)
-        remove_state(self._dest)
-        return size
-
-
-def remove_state(dest: Path) -> None:
-    """Removes the state files of an export to `dest`."""
-    for ending in (".partial.state", ".partial.state.new", ".partial.rules", ".partial.rules.new"):
-        Path(f"{dest}{ending}").unlink(missing_ok=True)
+        return self._file.publish()

@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqstore._admin.files import replace_file
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -42,8 +40,9 @@ class Rules:
             assert self._rules is not None
         return self._rules
 
-    def store(self) -> None:
-        """Stores the rules durably."""
-        if not self._stored:
-            replace_file(self._path, self.get().encode())
-            self._stored = True
+    def unstored(self) -> bytes | None:
+        """Returns the rules for the first state of the call; None for a later one."""
+        if self._stored:
+            return None
+        self._stored = True
+        return self.get().encode()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore import _native
-from mqstore._admin.export.partial import remove_state
 from mqstore._admin.export.rules import Rules
 from mqstore._admin.export.settings import Settings
 from mqstore._read.scan import BATCH_ROWS, request_of
@@ -134,7 +133,7 @@ class Export:
     def _must_be_free(self, path: Path, *, folder: bool = False) -> None:
         if path.exists() and not Path(f"{path}.partial").exists():
             # An export was killed in its last step.
-            remove_state(path)
+            _native.remove_export_state(path)
         if folder and path.exists():
             raise FileExistsError(f"{path}: exists already; choose a new folder for the parts")
         if path.is_dir() or (path.exists() and not self._overwrite):

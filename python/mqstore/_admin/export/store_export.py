@@ -64,26 +64,27 @@ class StoreExport(Export):
         settings = self._settings()
         self._prepare_store(rules)
         limits = dict(_native.retention_limits(self.source)) if self.takes_limits else {}
-        with _store.open(self.dest, "create", max_message_size=MOST_BODY) as target:
-            partial = Partial(mapping, self._digest("store"), rules)
-            with partial.file:
-                start = self._resume(partial, counts)
-                known = partial.state or {}
-                keeps = known.get("keeps", False) if known else self._can_keep_offsets(target, rules)
-                partial.of_copy = {"keeps": keeps, "waiting": known.get("waiting", False)}
-                with settings.given_to(target, known.get("made")) as made:
-                    if partial.state is None:
-                        partial.save(None, counts, target.stats().log_max_offset, made)
-                    refused = self._copy(partial, (rules, start, known.get("target")), target, counts, made)
-                for topic in made:
-                    if topic in limits:
-                        keep_ms, most_bytes, most = limits[topic]
-                        keep = None if keep_ms is None else timedelta(milliseconds=keep_ms)
-                        target.set_retention(topic, keep=keep, max_bytes=most_bytes, max_messages=most)
-                if keeps and not counts.renumbered:
-                    self._copy_groups(target)
-                target.flush()
-                counts.bytes = partial.publish()
+        with (
+            _store.open(self.dest, "create", max_message_size=MOST_BODY) as target,
+            Partial(mapping, self._digest("store"), rules) as partial,
+        ):
+            start = self._resume(partial, counts)
+            known = partial.state or {}
+            keeps = known.get("keeps", False) if known else self._can_keep_offsets(target, rules)
+            partial.of_copy = {"keeps": keeps, "waiting": known.get("waiting", False)}
+            with settings.given_to(target, known.get("made")) as made:
+                if partial.state is None:
+                    partial.save(None, counts, target.stats().log_max_offset, made)
+                refused = self._copy(partial, (rules, start, known.get("target")), target, counts, made)
+            for topic in made:
+                if topic in limits:
+                    keep_ms, most_bytes, most = limits[topic]
+                    keep = None if keep_ms is None else timedelta(milliseconds=keep_ms)
+                    target.set_retention(topic, keep=keep, max_bytes=most_bytes, max_messages=most)
+            if keeps and not counts.renumbered:
+                self._copy_groups(target)
+            target.flush()
+            counts.bytes = partial.publish()
         if keeps and counts.renumbered:
             text = (
                 f"{self.dest}: {counts.renumbered} messages have another queue offset than in the source, because "

@@ -77,7 +77,7 @@ def fetch(
         FileExistsError: the directory is not empty.
         ResultNotFoundError: no result is published at the URL.
         CorruptionError: the manifest is damaged, an object is missing, or its bytes do not match the manifest.
-        StoreChangedError: an object was replaced during the call.
+        StoreChangedError: an object was removed during the call.
         StorePermissionError, StoreIOError: a request failed.
         StoreBusyError: another fetch writes the same directory.
         DiskFullError: no space for the directory. The files that are complete are kept for the next call.

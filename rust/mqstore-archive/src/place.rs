@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mqstore_base::error::StoreError;
-use mqstore_io::target::{create, hex, keeps_existing};
+use mqstore_io::target::{OVERWRITES, create, hex, keeps_existing};
 use mqstore_io::{Clock, RemoteCause, Target, TargetError, TargetObject, switch};
 use sha2::{Digest, Sha256};
 
@@ -203,9 +203,7 @@ impl Place {
         if is_kept.map_err(|error| self.failed(WRITE, error))? {
             return Ok(());
         }
-        let reason = "the server overwrites an object that a request creates only if it is absent (If-None-Match); \
-                      use another server";
-        Err(StoreError::WrongTarget { path: self.shown(), action: WRITE, reason: reason.to_owned() })
+        Err(StoreError::WrongTarget { path: self.shown(), action: WRITE, reason: OVERWRITES.to_owned() })
     }
 
     /// Writes a new file, by its path below `v1`, and reads it back.

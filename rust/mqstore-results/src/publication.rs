@@ -12,7 +12,7 @@ use std::sync::Arc;
 use mqstore_base::error::StoreError;
 use mqstore_io::clock::utc_text;
 use mqstore_io::sync::Mutex;
-use mqstore_io::target::{create, keeps_existing, random_id};
+use mqstore_io::target::{OVERWRITES, create, keeps_existing, random_id};
 use mqstore_io::{Clock, RemoteCause, Target, TargetError, Vfs, switch};
 use serde_json::{Map, Value};
 
@@ -94,10 +94,8 @@ impl Publication {
         if keeps_existing(&*self.target, &self.probe()).map_err(self.failed())? {
             return Ok(None);
         }
-        let reason = "the server overwrites an object that a request creates only if it is absent (If-None-Match); \
-                      use another server";
         let path = self.target.shown(None);
-        Err(StoreError::WrongTarget { path, action: PUBLISH, reason: reason.to_owned() })
+        Err(StoreError::WrongTarget { path, action: PUBLISH, reason: OVERWRITES.to_owned() })
     }
 
     fn probe(&self) -> String {

@@ -89,6 +89,10 @@ fn read_back(target: &dyn Target, path: &str, content: &[u8]) -> Result<(), NotC
     Err(NotCreated::unknown(TargetError::new(RemoteCause::Damaged, path, reason)))
 }
 
+/// Why a target is refused for which [`keeps_existing`] says no.
+pub const OVERWRITES: &str = "the server overwrites an object that a request creates only if it is absent \
+                              (If-None-Match); use another server";
+
 /// Whether the second of two equal requests for `path` fails. An old server overwrites the object instead.
 ///
 /// # Errors

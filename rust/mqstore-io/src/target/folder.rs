@@ -212,4 +212,22 @@ mod tests {
         assert_eq!(create(&target, &clock, "a/b", b"other").unwrap().as_deref(), Some(&b"mine"[..]));
         assert!(keeps_existing(&target, "a/probe").unwrap());
     }
+
+    #[test]
+    fn writers_that_remove_empty_folders_do_not_disturb_each_other() {
+        let (_home, target) = folder();
+        std::thread::scope(|scope| {
+            for name in ["a", "b", "c"] {
+                let target = &target;
+                scope.spawn(move || {
+                    for number in 0..200 {
+                        let path = format!("v1/shared/{name}-{number}");
+                        assert!(target.put_if_absent(&path, b"probe").unwrap());
+                        target.delete(&[path]).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(target.list("").unwrap(), []);
+    }
 }

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-pub use create::{NotCreated, create, keeps_existing};
+pub use create::{NotCreated, OVERWRITES, create, keeps_existing};
 pub use error::TargetError;
 pub use folder::FolderTarget;
 #[cfg(feature = "sim")]

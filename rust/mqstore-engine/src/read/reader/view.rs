@@ -255,14 +255,14 @@ impl Reader {
             state.is_complete = true;
             return Ok(state.end);
         }
-        let was_complete = mem::replace(&mut state.is_complete, false);
         let is_new_writer = live.is_some_and(|live| state.writer != Some(live.token));
-        if !was_complete || is_new_writer {
+        let must_renew = !mem::replace(&mut state.is_complete, false) || is_new_writer;
+        if must_renew {
             self.renew_queues(&mut state, live)?;
         } else if state.end > before {
             self.follow_log(&mut state, before, live)?;
         }
-        if let Some(live) = live {
+        if let Some(live) = live.filter(|_| must_renew || state.end > before) {
             self.check_begin(live.visible)?;
         }
         state.is_complete = true;

@@ -301,7 +301,7 @@ impl Reader {
             }
             _ => {
                 state.queues.recover_bounds()?;
-                self.use_complete_files(&mut state, vouched, manifest, live.is_some())?;
+                self.use_complete_files(&mut state, vouched, manifest, live)?;
             }
         }
         if self.files.tiered().is_some() {
@@ -325,16 +325,16 @@ impl Reader {
         state: &mut ReaderState,
         vouched: Option<u64>,
         manifest: Option<&QueueManifest>,
-        beside: bool,
+        live: Option<LiveState>,
     ) -> Result<(), StoreError> {
         match vouched {
-            Some(complete_to) => self.use_queue_files(state, complete_to, manifest, beside)?,
+            Some(complete_to) => self.use_queue_files(state, complete_to, manifest, live)?,
             None if state.end - state.list.min_offset() <= FULL_WALK_BYTES => self.walk_all(state)?,
             None => {
                 let furthest = state.queues.all().iter().map(|queue| queue.max_physical_end()).max();
                 let complete_to = u64::try_from(furthest.unwrap_or(0)).unwrap_or(0).min(state.end);
                 let complete_to = complete_to.max(state.list.min_offset());
-                self.use_queue_files(state, complete_to, manifest, false)?;
+                self.use_queue_files(state, complete_to, manifest, None)?;
                 state.index_complete_to = self.index.end_physical().max(0) as u64;
             }
         }
@@ -342,15 +342,16 @@ impl Reader {
     }
 
     /// Uses the queue files up to `complete_to` and derives later units. A queue that is too short or damaged is
-    /// derived completely. The `manifest` must be read before the queues are listed. If `beside` is set, a writer of
-    /// ours runs and the files change meanwhile.
+    /// derived completely. The `manifest` must be read before the queues are listed. If a writer of ours runs, the files
+    /// change meanwhile; `live` was read before them.
     fn use_queue_files(
         &self,
         state: &mut ReaderState,
         complete_to: u64,
         manifest: Option<&QueueManifest>,
-        beside: bool,
+        live: Option<LiveState>,
     ) -> Result<(), StoreError> {
+        let beside = live.is_some();
         self.derive_overlay(state, complete_to)?;
         let mut suspects = self.damaged_queues(state, state.queues.all(), beside)?;
         suspects.extend(self.damaged_batch_queues(state, beside)?);
@@ -367,8 +368,9 @@ impl Reader {
             let lost = manifest.compare(&state.queues, log_min, complete_to).lost;
             suspects.extend(lost.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
         }
-        if beside {
-            self.check_begin(state.list.min_offset())?;
+        if let Some(live) = live {
+            // The writer may have raised it before the list was read, and not removed the file yet.
+            self.check_begin(live.log_min.max(state.list.min_offset()))?;
         }
         self.replace(state, &suspects, ODD_FILES)
     }
@@ -478,7 +480,7 @@ impl Reader {
         state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read, &self.floors)?);
         state.queues.recover_bounds()?;
         let complete_to = live.map_or(state.overlay_from, |live| live.dispatched.min(state.end));
-        self.use_queue_files(state, complete_to, manifest.as_ref(), live.is_some())?;
+        self.use_queue_files(state, complete_to, manifest.as_ref(), live)?;
         let replaced = state.replaced_ids.clone();
         self.replace(state, &replaced, "its files are not used")
     }

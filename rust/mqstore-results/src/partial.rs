@@ -7,7 +7,7 @@
 //! NAME                    NAME.partial, when it is complete
 //! ```
 //!
-//! A state is durable after what it counts, so after a crash at any time the counted bytes and parts are complete. It
+//! The bytes and parts that a state counts are durable before it, so after a crash at any time they are complete. A state
 //! belongs to one call: `digest` is that of its arguments. A call at a time, with a lock of the caller.
 
 use std::io;
@@ -31,7 +31,7 @@ struct ExportState {
     digest: String,
 }
 
-fn beside(dest: &Path, ending: &str) -> PathBuf {
+fn with_ending(dest: &Path, ending: &str) -> PathBuf {
     let mut name = dest.as_os_str().to_owned();
     name.push(ending);
     name.into()
@@ -39,12 +39,12 @@ fn beside(dest: &Path, ending: &str) -> PathBuf {
 
 impl ExportState {
     fn partial(&self) -> PathBuf {
-        beside(&self.dest, ".partial")
+        with_ending(&self.dest, ".partial")
     }
 
     /// Returns the state of an interrupted call with the same arguments.
     fn left(&self) -> Option<Members> {
-        let content = self.vfs.read_file(&beside(&self.dest, ".partial.state"), MOST_STATE).ok()?;
+        let content = self.vfs.read_file(&with_ending(&self.dest, ".partial.state"), MOST_STATE).ok()?;
         let members: Members = serde_json::from_slice(&content).ok()?;
         (members.get("digest").and_then(Value::as_str) == Some(&self.digest)).then_some(members)
     }
@@ -52,7 +52,8 @@ impl ExportState {
     /// Replaces the state, which counts only what is durable. `rules` are those of the first state of a call.
     fn save(&self, mut members: Members, rules: Option<&[u8]>) -> io::Result<()> {
         let replace = |ending: &str, content: &[u8]| {
-            let (path, new) = (beside(&self.dest, ending), beside(&self.dest, &format!("{ending}.new")));
+            let (path, new) =
+                (with_ending(&self.dest, ending), with_ending(&self.dest, &format!("{ending}.new")));
             self.vfs.write_atomic(&path, &new, content)
         };
         rules.map_or(Ok(()), |rules| replace(".partial.rules", rules))?;
@@ -67,7 +68,7 @@ impl ExportState {
 /// Those of the system.
 pub fn remove_state(vfs: &dyn Vfs, dest: &Path) -> io::Result<()> {
     for ending in [".partial.state", ".partial.state.new", ".partial.rules", ".partial.rules.new"] {
-        match vfs.remove_file(&beside(dest, ending)) {
+        match vfs.remove_file(&with_ending(dest, ending)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

@@ -27,7 +27,7 @@ struct Sent {
     id: String,
 }
 
-/// The writer, its archive and what it appended.
+/// The writer, its archive, and its messages.
 struct Writer {
     vfs: Arc<SimVfs>,
     clock: Arc<ManualClock>,

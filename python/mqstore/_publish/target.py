@@ -101,8 +101,8 @@ def result_source(url: str, storage_options: Mapping[str, Any] | None) -> _nativ
     Raises:
         InvalidOptionError, ImportError: as for `object_transport_of`.
     """
-    is_folder = checked_url(url) and url.partition("://")[0] in LOCAL
-    transport = None if is_folder else object_transport_of(url, storage_options)
+    checked_url(url)
+    transport = None if url.partition("://")[0] in LOCAL else object_transport_of(url, storage_options)
     return _native.ResultTarget(transport, shown_url(url), _root(url))
 
 

@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use mqstore_io::target::hex;
+use mqstore_io::target::{hex, is_hex};
 use sha2::{Digest, Sha256};
 
 /// The folder of this version of the layout.
@@ -89,11 +89,6 @@ pub fn is_file_path(path: &str) -> bool {
     let parts: Option<Vec<&str>> = name.strip_suffix(".parquet").map(|name| name.split('-').collect());
     is_folder
         && matches!(parts.as_deref(), Some([start, end, id]) if is_offset(start) && is_offset(end) && is_hex(id, 8))
-}
-
-/// Whether a text has so many hexadecimal digits.
-pub(crate) fn is_hex(text: &str, length: usize) -> bool {
-    text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mqstore_io::target::hex;
+use mqstore_io::target::{hex, is_hex};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::layout::{is_file_path, is_hex};
+use crate::layout::is_file_path;
 use crate::records::{QueueRows, RowsSummary};
 
 const KIND: &str = "mqstore archive";

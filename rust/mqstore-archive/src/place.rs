@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mqstore_base::error::StoreError;
-use mqstore_io::target::{OVERWRITES, create, hex, keeps_existing};
+use mqstore_io::target::{OVERWRITES, create, delete_all, hex, keeps_existing, sorted_list};
 use mqstore_io::{Clock, RemoteCause, Target, TargetError, TargetObject, switch};
 use sha2::{Digest, Sha256};
 
@@ -167,10 +167,7 @@ impl Place {
     /// The request failed.
     pub fn objects(&self) -> Result<Vec<TargetObject>, StoreError> {
         let folder = object("");
-        let mut found = self.target.list(&folder).map_err(|error| self.failed("list the archive", error))?;
-        found.sort_by(|one, other| one.path.cmp(&other.path));
-        found.dedup_by(|one, other| one.path == other.path);
-        Ok(found)
+        sorted_list(self.target(), &folder).map_err(|error| self.failed("list the archive", error))
     }
 
     /// Removes objects, by their paths below the root.
@@ -178,8 +175,7 @@ impl Place {
     /// # Errors
     /// A request failed.
     pub(crate) fn delete(&self, action: &'static str, paths: &[String]) -> Result<(), StoreError> {
-        let mut parts = paths.chunks(MOST_REQUESTS);
-        parts.try_for_each(|some| self.target.delete(some)).map_err(|error| self.failed(action, error))
+        delete_all(self.target(), paths).map_err(|error| self.failed(action, error))
     }
 
     /// Makes the manifests durable. A run that has ended can have created one whose name is not.

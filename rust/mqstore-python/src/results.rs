@@ -1,7 +1,7 @@
 //! Results at URLs: an attempt, the fetch of a result, and a clean. The manifest is an object of its own, because readers
 //! of stores at URLs follow it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore::error::StoreError;
@@ -243,7 +243,7 @@ impl ResultPublication {
 
     /// Uploads the file with old and new positions.
     fn add_mapping(&self, py: Python<'_>, file: PathBuf) -> PyResult<()> {
-        detached(py, || self.publication.add_mapping(Path::new(&file)))
+        detached(py, || self.publication.add_mapping(&file))
     }
 
     /// Publishes the uploaded files. Returns the manifest: this one, or that of the same result.

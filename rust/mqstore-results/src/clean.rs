@@ -3,12 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use mqstore_base::error::StoreError;
-use mqstore_io::target::random_id;
+use mqstore_io::target::{delete_all, random_id, sorted_list};
 use mqstore_io::{Clock, Target, TargetError, TargetObject, Vfs};
 
-use crate::manifest::{ATTEMPT, FOLDER, Manifest, NAME, ResultFile, decoded};
-use crate::requests::{delete, failed};
-use crate::upload::in_folder;
+use crate::manifest::{ATTEMPT, FOLDER, Manifest, NAME, ResultFile, decoded, object_of};
+use crate::requests::failed;
 
 /// What a clean has removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,8 +34,6 @@ pub fn clean(
 ) -> Result<Cleaned, StoreError> {
     let error = failed(target, "clean the result");
     let (now_ms, mut objects) = listed(target, vfs, clock, dry_run).map_err(&error)?;
-    objects.sort_by(|one, other| one.path.cmp(&other.path));
-    objects.dedup_by(|one, other| one.path == other.path);
     // After the list, so that an attempt that is published meanwhile is named.
     let manifest = target.get(NAME).and_then(|content| content.map(|content| decoded(&content)).transpose());
     let manifest = manifest.map_err(&error)?;
@@ -55,7 +52,7 @@ pub fn clean(
     let (due, young): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_due);
     if !dry_run {
         let paths: Vec<String> = due.iter().map(|one| one.path.clone()).collect();
-        delete(target, &paths).map_err(&error)?;
+        delete_all(target, &paths).map_err(&error)?;
     }
     Ok(Cleaned { objects: due, kept: young.len() })
 }
@@ -69,12 +66,12 @@ fn listed(
 ) -> Result<(i64, Vec<TargetObject>), TargetError> {
     let folder = format!("{FOLDER}/");
     if dry_run {
-        return Ok((clock.now_ms(), target.list(&folder)?));
+        return Ok((clock.now_ms(), sorted_list(target, &folder)?));
     }
     // An object that is written now has the time of the server.
-    let now = in_folder(&format!("{ATTEMPT}{}", random_id(vfs)), "clock");
+    let now = object_of(&format!("{ATTEMPT}{}", random_id(vfs)), "clock");
     target.put_if_absent(&now, b"clock")?;
-    let listed = target.list(&folder);
+    let listed = sorted_list(target, &folder);
     target.delete(std::slice::from_ref(&now))?;
     let (clocks, objects): (Vec<_>, Vec<_>) = listed?.into_iter().partition(|one| one.path == now);
     Ok((clocks.first().map_or(0, |one| one.changed_ms), objects))

@@ -12,7 +12,7 @@
 //! After a crash at any time, `DIR` and the mapping are complete or do not exist. A call at a time, with a lock of the
 //! caller.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use mqstore_io::{Access, FileKind, RemoteCause, Target, TargetError, Vfs, VfsFil
 use sha2::{Digest, Sha256};
 
 use crate::manifest::{Manifest, NAME, ResultFile, check_length, decoded};
-use crate::requests::failed;
+use crate::requests::{failed, path_in};
 use crate::upload::digest_of;
 
 const FETCH: &str = "fetch the result";
@@ -79,21 +79,21 @@ pub fn fetch(
 ) -> Result<usize, StoreError> {
     let entries: HashMap<&str, &ResultFile> =
         manifest.files.iter().map(|file| (file.path.as_str(), file)).collect();
-    let mut kept = Vec::new();
+    let mut kept = HashSet::new();
     tidy(vfs, to.partial, "", &entries, &mut kept)?;
     let parents = manifest.files.iter().filter_map(|file| Some(file.path.rsplit_once('/')?.0));
     for folder in manifest.folders.iter().map(String::as_str).chain(parents) {
         vfs.create_dir_all(&to.partial.join(folder)).at(to.partial, FETCHING)?;
     }
     let mut wanted: Vec<(&ResultFile, PathBuf)> = Vec::new();
-    for file in manifest.files.iter().filter(|file| !kept.contains(&file.path.as_str())) {
+    for file in manifest.files.iter().filter(|file| !kept.contains(file.path.as_str())) {
         wanted.push((file, to.partial.join(&file.path)));
     }
     if let Some(mapping) = &manifest.mapping {
         remove(vfs, to.partial_mapping)?;
         wanted.push((mapping, to.partial_mapping.to_path_buf()));
     }
-    let kept_bytes = kept.iter().filter_map(|path| entries.get(path)).map(|file| file.bytes).sum();
+    let kept_bytes = kept.iter().filter_map(|path| entries.get(*path)).map(|file| file.bytes).sum();
     let total_bytes = manifest.objects().map(|file| file.bytes).sum();
     let mut done = Progress { done_bytes: kept_bytes, total_bytes };
     let mut new = to.partial.as_os_str().to_owned();
@@ -198,14 +198,12 @@ fn tidy<'a>(
     root: &Path,
     folder: &str,
     entries: &HashMap<&'a str, &'a ResultFile>,
-    kept: &mut Vec<&'a str>,
+    kept: &mut HashSet<&'a str>,
 ) -> Result<(), StoreError> {
     let here = root.join(folder);
     for (name, kind) in vfs.list_kinds(&here).at(root, FETCHING)? {
         let local = here.join(&name);
-        let path = name
-            .to_str()
-            .map(|name| if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") });
+        let path = name.to_str().map(|name| path_in(folder, name));
         let entry = path.as_deref().and_then(|path| entries.get_key_value(path));
         match (kind, entry, path) {
             (FileKind::Directory, None, Some(path)) => tidy(vfs, root, &path, entries, kept)?,
@@ -213,7 +211,7 @@ fn tidy<'a>(
             (FileKind::File, Some((path, file)), _)
                 if is_complete(vfs, &local, file).at(root, FETCHING)? =>
             {
-                kept.push(path);
+                kept.insert(path);
             }
             _ => remove(vfs, &local)?,
         }

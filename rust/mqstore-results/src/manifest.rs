@@ -12,7 +12,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 
-use mqstore_io::target::hex;
+use mqstore_io::target::{hex, is_hex};
 use mqstore_io::{RemoteCause, TargetError, TargetObject};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::Formatter;
@@ -89,6 +89,11 @@ pub struct Manifest {
     pub mapping: Option<ResultFile>,
 }
 
+/// Returns the path of an object of an attempt below the target.
+pub(crate) fn object_of(attempt: &str, name: &str) -> String {
+    format!("{FOLDER}/{attempt}/{name}")
+}
+
 /// Why a manifest cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
@@ -111,7 +116,7 @@ impl Manifest {
         if let Ok(Value::Object(members)) = serde_json::to_value(self) {
             values.extend(members);
         }
-        let checksum = checksum(&Value::Object(values.clone()));
+        let checksum = checksum(values.clone());
         values.insert("checksum".into(), checksum.into());
         let mut content = serde_json::to_vec_pretty(&values).unwrap_or_default();
         content.push(b'\n');
@@ -134,8 +139,7 @@ impl Manifest {
             return Err(wrong(format!("it has the version {version}, and this mqstore reads {VERSION}")));
         }
         let checked = values.remove("checksum");
-        let values_left = Value::Object(values.clone());
-        if checked.as_ref().and_then(Value::as_str) != Some(&checksum(&values_left)) {
+        if checked.as_ref().and_then(Value::as_str) != Some(&checksum(values.clone())) {
             return Err(wrong("its content does not match its checksum"));
         }
         values.retain(|name, _| name != "kind" && name != "version");
@@ -194,12 +198,8 @@ impl Manifest {
 /// # Errors
 /// The manifest is damaged; the cause is `Damaged`.
 pub fn decoded(content: &[u8]) -> Result<Manifest, TargetError> {
-    let found = if content.len() as u64 > MOST_BYTES {
-        Err(wrong(format!("it has {} bytes", content.len())))
-    } else {
-        Manifest::decode(content)
-    };
-    found.map_err(|error| {
+    check_length(content.len() as u64)?;
+    Manifest::decode(content).map_err(|error| {
         let reason = format!("the manifest cannot be used: {error}; write the result to another URL");
         TargetError::new(RemoteCause::Damaged, NAME, reason)
     })
@@ -218,8 +218,8 @@ pub(crate) fn check_length(bytes: u64) -> Result<(), TargetError> {
 }
 
 /// Returns the digest of JSON, whatever the order of its members.
-fn checksum(values: &Value) -> String {
-    let mut sorted = values.clone();
+fn checksum(values: Map<String, Value>) -> String {
+    let mut sorted = Value::Object(values);
     sorted.sort_all_objects();
     let mut text = Vec::new();
     // A write to memory does not fail.
@@ -273,10 +273,6 @@ fn is_object(path: &str) -> bool {
 /// Whether the name of an object can have a character.
 pub(crate) fn is_object_char(one: char) -> bool {
     one.is_ascii_alphanumeric() || "._-".contains(one)
-}
-
-fn is_hex(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn parents(path: &str) -> impl Iterator<Item = &str> {

@@ -10,6 +10,7 @@
 //! The bytes and parts that a state counts are durable before it, so after a crash at any time they are complete. A state
 //! belongs to one call: `digest` is that of its arguments. A call at a time, with a lock of the caller.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -115,11 +116,6 @@ impl PartialFile {
         self.file.set_len(bytes)
     }
 
-    /// Returns the length of the file.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Appends bytes, which [`Self::save`] makes durable.
     ///
     /// # Errors
@@ -185,9 +181,10 @@ impl PartialFolder {
     pub fn resume(&mut self, parts: u64) -> io::Result<()> {
         self.parts = parts;
         let folder = self.state.partial();
+        let kept: HashSet<PathBuf> = (0..parts).map(|number| self.path(number)).collect();
         for (name, _) in self.state.vfs.list_kinds(&folder)? {
             let path = folder.join(name);
-            if !(0..parts).any(|number| self.path(number) == path) {
+            if !kept.contains(&path) {
                 self.state.vfs.remove_file(&path)?;
             }
         }

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use mqstore_base::error::StoreError;
 use mqstore_io::clock::utc_text;
 use mqstore_io::sync::Mutex;
-use mqstore_io::target::{OVERWRITES, create, keeps_existing, random_id};
+use mqstore_io::target::{OVERWRITES, create, delete_all, keeps_existing, random_id};
 use mqstore_io::{Clock, RemoteCause, Target, TargetError, Vfs, switch};
 use serde_json::{Map, Value};
 
-use crate::manifest::{ATTEMPT, FOLDER, Manifest, NAME, ResultFile, decoded};
-use crate::requests::{delete, failed};
-use crate::upload::{LocalFile, in_folder, object_name, upload, upload_directory};
+use crate::manifest::{ATTEMPT, FOLDER, Manifest, NAME, ResultFile, decoded, object_of};
+use crate::requests::failed;
+use crate::upload::{LocalFile, object_name, upload, upload_directory};
 
 const PUBLISH: &str = "publish a result";
 
@@ -34,7 +34,7 @@ pub struct Uploaded {
     pub folders: Vec<String>,
 }
 
-/// An attempt. Call [`Self::abandon`] if it fails. Threads can share it.
+/// An attempt. Call [`Self::abandon`] if it fails. A call at a time.
 #[derive(Debug)]
 pub struct Publication {
     target: Arc<dyn Target>,
@@ -99,7 +99,7 @@ impl Publication {
     }
 
     fn probe(&self) -> String {
-        in_folder(&self.attempt, "probe")
+        object_of(&self.attempt, "probe")
     }
 
     /// Uploads a local file as the file `path` of the result. With `trims`, zero bytes at its end are not uploaded.
@@ -207,7 +207,7 @@ impl Publication {
     }
 
     fn check_objects(&self, manifest: &Manifest) -> Result<(), StoreError> {
-        let listed = self.target.list(&in_folder(&self.attempt, "")).map_err(self.failed())?;
+        let listed = self.target.list(&object_of(&self.attempt, "")).map_err(self.failed())?;
         if !switch::on("results.check_objects") {
             return Ok(());
         }
@@ -226,9 +226,9 @@ impl Publication {
             }
         }
         // The error of the attempt is the interesting one.
-        if let Ok(listed) = self.target.list(&in_folder(&self.attempt, "")) {
+        if let Ok(listed) = self.target.list(&object_of(&self.attempt, "")) {
             let paths: Vec<String> = listed.into_iter().map(|one| one.path).collect();
-            let _ = delete(&*self.target, &paths);
+            let _ = delete_all(&*self.target, &paths);
         }
     }
 }

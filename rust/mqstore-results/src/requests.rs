@@ -1,10 +1,7 @@
-//! Requests to a target, with errors of the store.
+//! What all verbs need: errors of failed requests, and paths.
 
 use mqstore_base::error::StoreError;
 use mqstore_io::{Target, TargetError};
-
-/// Objects of one request that removes them.
-const MOST_REMOVED: usize = 1000;
 
 /// Returns the error of a failed request.
 pub(crate) fn failed(target: &dyn Target, action: &'static str) -> impl Fn(TargetError) -> StoreError {
@@ -12,7 +9,7 @@ pub(crate) fn failed(target: &dyn Target, action: &'static str) -> impl Fn(Targe
     move |error| StoreError::request(&shown, action, error)
 }
 
-/// Removes objects.
-pub(crate) fn delete(target: &dyn Target, paths: &[String]) -> Result<(), TargetError> {
-    paths.chunks(MOST_REMOVED).try_for_each(|some| target.delete(some))
+/// Returns the path of something in a folder of a result; "" is the root.
+pub(crate) fn path_in(folder: &str, name: &str) -> String {
+    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }

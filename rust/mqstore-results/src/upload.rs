@@ -11,8 +11,8 @@ use mqstore_io::target::hex;
 use mqstore_io::{Access, FileKind, Target, Vfs, VfsFile};
 use sha2::{Digest, Sha256};
 
-use crate::manifest::{FOLDER, ResultFile, is_object_char};
-use crate::requests::failed;
+use crate::manifest::{ResultFile, is_object_char};
+use crate::requests::{failed, path_in};
 
 /// Bytes of one step of a digest.
 const READ_BYTES: u64 = 1 << 20;
@@ -23,7 +23,7 @@ const MOST_NAME: usize = 100;
 /// A local file to upload.
 #[derive(Clone, Debug)]
 pub struct LocalFile {
-    /// Path of the object below [`FOLDER`].
+    /// Path of the object below [`FOLDER`](crate::manifest::FOLDER).
     pub object: String,
     /// Path in the directory that a fetch assembles.
     pub path: String,
@@ -50,7 +50,7 @@ pub fn upload(target: &dyn Target, vfs: &dyn Vfs, local: &LocalFile) -> Result<R
 /// `prefix` is the begin of the names of the objects: the folder of an attempt, which has no other files, or a name there.
 ///
 /// # Errors
-/// [`StoreError::Unsupported`] if the directory contains a link to a folder; as for [`upload`].
+/// [`StoreError::Unsupported`] if the directory contains a link, or a name that is not text; as for [`upload`].
 pub fn upload_directory(
     target: &dyn Target,
     vfs: &dyn Vfs,
@@ -97,7 +97,7 @@ fn add_files(
         let Some(text) = name.to_str() else {
             return Err(refused("a file whose name is not text (UTF-8) cannot be published"));
         };
-        let path = if folder.is_empty() { text.to_owned() } else { format!("{folder}/{text}") };
+        let path = path_in(folder, text);
         match kind {
             FileKind::Directory => add_files(vfs, home, &path, files, empty)?,
             FileKind::File => files.push(path),
@@ -149,9 +149,4 @@ fn length_without_zeros(file: &dyn VfsFile, length: u64) -> io::Result<u64> {
         end = start;
     }
     Ok(0)
-}
-
-/// Returns the path of an object of an attempt.
-pub(crate) fn in_folder(attempt: &str, name: &str) -> String {
-    format!("{FOLDER}/{attempt}/{name}")
 }

@@ -25,6 +25,11 @@ impl Numbers {
     }
 }
 
+/// A read of all messages of a topic.
+pub(super) fn all_of<'a>(topic: &'a str, filter: Option<&'a MessageFilter>) -> TopicRead<'a> {
+    TopicRead { topic, queue_id: None, start: None, end: None, filter, on_damage: DamagePolicy::Raise }
+}
+
 /// The log offsets of messages.
 pub(super) type Found = Vec<u64>;
 
@@ -173,14 +178,7 @@ impl Pair {
         let time_ms = 1_700_000_000_000 + self.numbers.below(600) as i64;
         let (_, max) = self.whole.bounds(topic, queue_id).unwrap();
         [&self.whole, &self.reads].map(|store| {
-            let all = TopicRead {
-                topic,
-                queue_id: None,
-                start: None,
-                end: None,
-                filter: filter.as_ref(),
-                on_damage: DamagePolicy::Raise,
-            };
+            let all = all_of(topic, filter.as_ref());
             let timed = TopicRead { start: Some(ReadBound::TimeMs(time_ms)), ..all };
             match kind {
                 0 => Reading::Queue(Box::new(
@@ -216,14 +214,7 @@ impl Pair {
         let one = wanted.get(self.numbers.below(wanted.len())).map_or(7, |record| record.commit_log_offset);
         let filter = (self.numbers.below(2) == 0).then(|| MessageFilter::tags("U").unwrap().unwrap());
         let [whole, short] = [&self.whole, &self.reads].map(|store| {
-            let read = TopicRead {
-                topic,
-                queue_id: None,
-                start: None,
-                end: None,
-                filter: filter.as_ref(),
-                on_damage: DamagePolicy::Raise,
-            };
+            let read = all_of(topic, filter.as_ref());
             let at = |found: Result<StoredRecord, StoreError>| found.map(|one| one.commit_log_offset).ok();
             let message = store.message_at(topic, queue_id, offset);
             (
@@ -297,14 +288,7 @@ fn after_a_failed_request_a_cursor_repeats_from_the_same_place() {
         let mut pair = Pair::new(7);
         pair.append(300);
         let begun = [&pair.whole, &pair.reads].map(|store| {
-            let read = TopicRead {
-                topic: "a",
-                queue_id: None,
-                start: None,
-                end: None,
-                filter: None,
-                on_damage: DamagePolicy::Raise,
-            };
+            let read = all_of("a", None);
             [
                 Reading::Queue(Box::new(store.read("a", 1, None, None, None).unwrap())),
                 Reading::Topic(Box::new(store.read_topic(&read).unwrap())),

@@ -5,13 +5,12 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use mqstore_base::options::DamagePolicy;
 use mqstore_io::ManualClock;
 use mqstore_io::sync::Mutex;
 
-use super::older::{Numbers, Reading, offsets, scanned};
+use super::older::{Numbers, Reading, all_of, offsets, scanned};
 use crate::testing::*;
-use crate::{Boundary, ScanRequest, TopicFollower, TopicRead};
+use crate::{Boundary, ScanRequest, TopicFollower};
 
 const QUEUES: i32 = 3;
 const KEYS: u64 = 4;
@@ -96,14 +95,7 @@ type IsWanted = Box<dyn Fn(&Sent) -> bool>;
 fn read(reader: &Store, writer: &Writer, verb: usize) -> (Vec<u64>, IsWanted) {
     let queue_id = writer.below(QUEUES as usize) as i32;
     let key = writer.below(KEYS as usize) as u64;
-    let all = TopicRead {
-        topic: "a",
-        queue_id: None,
-        start: None,
-        end: None,
-        filter: None,
-        on_damage: DamagePolicy::Raise,
-    };
+    let all = all_of("a", None);
     let of_queue = move |sent: &Sent| sent.queue_id == queue_id;
     let max = 1 + writer.below(60);
     let take_all = |mut reading: Reading| {

@@ -39,6 +39,33 @@ pub fn hex(bytes: &[u8]) -> String {
     text
 }
 
+/// Whether a text has so many hexadecimal digits, as [`hex`] writes them.
+pub fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Objects of one request that removes them.
+const MOST_REMOVED: usize = 1000;
+
+/// Removes any number of objects.
+///
+/// # Errors
+/// As for [`Target::delete`].
+pub fn delete_all(target: &dyn Target, paths: &[String]) -> Result<(), TargetError> {
+    paths.chunks(MOST_REMOVED).try_for_each(|some| target.delete(some))
+}
+
+/// Returns the objects in a folder, sorted by path, each once.
+///
+/// # Errors
+/// As for [`Target::list`].
+pub fn sorted_list(target: &dyn Target, folder: &str) -> Result<Vec<TargetObject>, TargetError> {
+    let mut found = target.list(folder)?;
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found.dedup_by(|one, other| one.path == other.path);
+    Ok(found)
+}
+
 /// An object of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetObject {

@@ -476,8 +476,7 @@ impl Reader {
     /// Lists the queue files again and uses them as far as the writer vouches for them.
     fn reload_queues(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
         let manifest = QueueManifest::load(&self.files);
-        let file_bytes = state.queues.file_bytes();
-        state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read, &self.floors)?);
+        self.list_queues(state)?;
         state.queues.recover_bounds()?;
         let complete_to = live.map_or(state.overlay_from, |live| live.dispatched.min(state.end));
         self.use_queue_files(state, complete_to, manifest.as_ref(), live)?;
@@ -602,6 +601,13 @@ impl Reader {
     fn is_derived(state: &ReaderState, topic: &str, queue_id: i32) -> bool {
         let is_replaced = || state.replaced_ids.contains(&(topic.to_owned(), queue_id));
         state.all_replaced || !state.replaced_ids.is_empty() && is_replaced()
+    }
+
+    /// Lists the files of all queues again.
+    fn list_queues(&self, state: &mut ReaderState) -> Result<(), StoreError> {
+        let file_bytes = state.queues.file_bytes();
+        state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read, &self.floors)?);
+        Ok(())
     }
 
     /// Lists the segments again.

@@ -3,17 +3,12 @@
 //! While the broker runs, no page shows which entries are committed. Its consume queues do, because it dispatches only
 //! committed entries. So each look at the end lists the queues again.
 
-use std::sync::Arc;
-
-use mqstore_io::Access;
-
 use super::last_look::LastLook;
 use super::{Reader, ReaderState};
 use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::DledgerEnd;
 use mqstore_base::store_files::RaftLog;
-use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::recovery::{has_entry, raft_end};
 
 impl Reader {
@@ -27,8 +22,7 @@ impl Reader {
             if !may_differ {
                 return Ok(());
             }
-            let file_bytes = state.queues.file_bytes();
-            state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read, &self.floors)?);
+            self.list_queues(state)?;
         }
         state.queues.recover_bounds()?;
         let wanted = (self.options.dledger_end, state.end);

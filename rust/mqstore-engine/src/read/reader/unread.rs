@@ -15,8 +15,7 @@ use super::unread_queues::{Queues, Unread, UnreadQueues};
 use super::{ODD_FILES, Reader, ReaderState, Suspects};
 use mqstore_base::error::StoreError;
 use mqstore_base::retry::retry_if_gone;
-use mqstore_io::Access;
-use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
+use mqstore_log::consume_queue::ConsumeQueue;
 use mqstore_log::recovery::QueueManifest;
 
 impl Reader {
@@ -73,8 +72,7 @@ impl Reader {
         let manifest = QueueManifest::load(&self.files);
         self.follow_topics(&mut state, page, live)?;
         self.renew_list(&mut state)?;
-        let file_bytes = state.queues.file_bytes();
-        state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read, &self.floors)?);
+        self.list_queues(&mut state)?;
         (state.page, state.writer) = (page, live.map(|live| live.token));
         Ok(Unread::All(live, manifest))
     }

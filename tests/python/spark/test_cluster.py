@@ -185,6 +185,9 @@ def test_both_copies_of_a_task_finish(rival: Driver, gate: Path, tmp_path: Path)
 
     def twice(inner: Any, batches: Any, job_dir: str) -> Iterator[Any]:
         batches, (partition, copy) = list(batches), attempt()
+        if partition == 1 and copy == 1:
+            # A copy that wins earlier would end the other one before it has its rows.
+            await_file(gate / "held")
         rows = list(inner(batches))
         if partition == 0:
             (gate / f"done-{copy}").write_text("\n".join(map(str, Path(job_dir).glob("task-0-0-*"))))
@@ -192,7 +195,8 @@ def test_both_copies_of_a_task_finish(rival: Driver, gate: Path, tmp_path: Path)
             await_file(gate / "done-1")
         if partition == 1 and copy == 0:
             # The speculative copy wins. This attempt continues after the end of the job.
-            await_file(Path(job_dir, "record.json"))
+            (gate / "held").touch()
+            await_file(gate / "ended")
             try:
                 list(inner(batches))
             finally:
@@ -201,6 +205,7 @@ def test_both_copies_of_a_task_finish(rival: Driver, gate: Path, tmp_path: Path)
         yield from rows
 
     report = rival.call(job_with_tasks, twice, path, job_id="once", **SIZES)
+    (gate / "ended").touch()
     staged = {name for copy in (0, 1) for name in (gate / f"done-{copy}").read_text().split()}
     assert len(staged) == 2
     assert report.skipped == ()

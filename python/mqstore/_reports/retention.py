@@ -190,6 +190,8 @@ class ExpireReport(_Report):
     """Messages that keep the oldest due segment, as in `StoreStats.segments_kept_by`."""
     topics: tuple[ExpiredTopic, ...] = ()
     """Topics whose own retention hides messages, by name."""
+    stays: str = ""
+    """Number of bytes that the log keeps, and why its oldest segment is not due; empty if `kept` says why it stays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,19 +227,27 @@ impl Flusher {
         file.store(&checkpoint)
     }
 
+    /// Returns the point, and the checksum of its last record. If retention removes this record meanwhile, the point
+    /// names none.
+    fn with_checksum(&self, point: SyncPoint) -> Result<(SyncPoint, u32), StoreError> {
+        if point.last_size == 0 {
+            return Ok((point, 0));
+        }
+        let size = point.last_size as usize;
+        match read_record(&self.files, &self.log.list(), point.last_offset, size) {
+            Ok(bytes) => Ok((point, crc31(bytes.as_slice()))),
+            Err(error) if self.log.list().min_offset() <= point.last_offset => Err(error),
+            Err(_) => Ok((SyncPoint { last_offset: 0, last_size: 0, ..point }, 0)),
+        }
+    }
+
     fn write_mark(&self, state: &mut FlushState, clean: bool, durable: bool) -> Result<(), StoreError> {
         let point = self.log.sync_point();
         let unchanged = point.position == state.mark.position && !durable;
         if unchanged {
             return Ok(());
         }
-        let last_crc = if point.last_size == 0 {
-            0
-        } else {
-            let bytes =
-                read_record(&self.files, &self.log.list(), point.last_offset, point.last_size as usize)?;
-            crc31(bytes.as_slice())
-        };
+        let (point, last_crc) = self.with_checksum(point)?;
         let has_metadata = self.metadata.0.load(Ordering::Acquire);
         state.mark = DurableMark {
             // The parity of the number selects the slot. An unsynced mark must not overwrite the only synced one, so

@@ -112,6 +112,8 @@ def _tell_hidden(report: mqstore.ExpireReport) -> None:
 def _tell_kept(report: mqstore.ExpireReport) -> None:
     for reason in report.kept:
         render.note(f"kept for now: {reason}")
+    if report.stays:
+        render.note(report.stays)
 
 
 def _expire_texts(plan: mqstore.ExpireReport, *, deletes: bool, compact: bool) -> tuple[str, str]:

@@ -71,7 +71,7 @@ impl<'a> SealedLog<'a> {
         let Some((_, older)) = list.segments().split_last() else { return Ok(Vec::new()) };
         let mut sealed = Vec::new();
         for segment in older.iter().filter(|segment| segment.end_offset() > from) {
-            let times = times_of(files, &list, segment);
+            let times = times_of(files, &list, segment, u64::MAX);
             if segment.end_offset() > end && times.newest_ms() > synced_ms {
                 break;
             }

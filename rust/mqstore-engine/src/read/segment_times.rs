@@ -4,6 +4,7 @@
 //! for a valid record in a range that grows, and walks the log from that record. So a segment of 1 GiB costs a few
 //! hundred KiB, once.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
@@ -32,44 +33,51 @@ impl SegmentTimes {
     }
 }
 
-/// Reads the times of a segment that receives no more records. Skips damage.
-pub(crate) fn times_of(files: &StoreFiles, list: &Arc<SegmentList>, segment: &Segment) -> SegmentTimes {
+/// Reads the times of a segment of a log that ends at `log_end`. Skips damage.
+pub(crate) fn times_of(
+    files: &StoreFiles,
+    list: &Arc<SegmentList>,
+    segment: &Segment,
+    log_end: u64,
+) -> SegmentTimes {
+    let range = segment.base_offset()..segment.end_offset().min(log_end);
     SegmentTimes {
         // A record that cannot be read has no time; the time of the file decides then.
-        first_ms: first_time(list, segment).ok().flatten(),
-        last_ms: last_time(list, segment).ok().flatten(),
+        first_ms: first_time(list, &range).ok().flatten(),
+        last_ms: last_time(list, &range).ok().flatten(),
         modified_ms: files.vfs.stat(&segment.path()).map_or(i64::MAX, |stat| stat.modified_ms),
     }
 }
 
-fn scanner(list: &Arc<SegmentList>, from: u64, segment: &Segment) -> LogScanner {
-    LogScanner::new(Arc::clone(list), from, segment.end_offset(), ScanChecks { crc: true })
+fn scanner(list: &Arc<SegmentList>, range: Range<u64>) -> LogScanner {
+    LogScanner::new(Arc::clone(list), range.start, range.end, ScanChecks { crc: true })
 }
 
-fn first_time(list: &Arc<SegmentList>, segment: &Segment) -> Result<Option<i64>, StoreError> {
-    match scanner(list, segment.base_offset(), segment).next_item()? {
+fn first_time(list: &Arc<SegmentList>, range: &Range<u64>) -> Result<Option<i64>, StoreError> {
+    match scanner(list, range.clone()).next_item()? {
         ScanItem::Record(record) => Ok(Some(record.store_timestamp)),
         ScanItem::Filler { .. } | ScanItem::End { .. } | ScanItem::Damaged(_) => Ok(None),
     }
 }
 
-fn last_time(list: &Arc<SegmentList>, segment: &Segment) -> Result<Option<i64>, StoreError> {
+fn last_time(list: &Arc<SegmentList>, range: &Range<u64>) -> Result<Option<i64>, StoreError> {
     let mut before = u64::MAX;
     for bytes in TAIL_BYTES {
-        let from = segment.end_offset().saturating_sub(bytes).max(segment.base_offset());
+        let from = range.end.saturating_sub(bytes).max(range.start);
         if from == before {
             break;
         }
         before = from;
-        if let Some(time) = last_time_from(list, segment, from)? {
+        if let Some(time) = last_time_from(list, from..range.end)? {
             return Ok(Some(time));
         }
     }
     Ok(None)
 }
 
-fn last_time_from(list: &Arc<SegmentList>, segment: &Segment, from: u64) -> Result<Option<i64>, StoreError> {
-    let mut scanner = scanner(list, from, segment);
+fn last_time_from(list: &Arc<SegmentList>, range: Range<u64>) -> Result<Option<i64>, StoreError> {
+    let from = range.start;
+    let mut scanner = scanner(list, range);
     let mut last = None;
     let Some(first) = scanner.resync(from)? else { return Ok(None) };
     scanner.seek(first);

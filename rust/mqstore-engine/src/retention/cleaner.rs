@@ -231,6 +231,11 @@ impl Cleaner {
             self.remove_old_derived(&mut state, &mut |_| {})?;
             return Ok(later);
         };
+        if let Some(end) = planned.closes_at {
+            // The next round looks at it again.
+            self.engine.log.close_segment(end)?;
+            return Ok(Duration::ZERO);
+        }
         match self.delete(&mut state, planned, false)? {
             DeleteOutcome::Kept(_) => Ok(later.min(SOON)),
             DeleteOutcome::Gone(_) => {
@@ -264,12 +269,16 @@ impl Cleaner {
         self.archive_rule.look_again();
         let mut report = ExpireReport { dry_run, ..ExpireReport::default() };
         let request = PlanRequest { trigger: ExpiryTrigger::Asked, limit: usize::MAX, is_real: !dry_run };
-        let plan = self.plan(&mut state, &space, request)?;
+        let mut plan = self.plan(&mut state, &space, request)?;
         if dry_run {
             self.preview(&plan, &mut report)?;
             return Ok(report);
         }
         self.sweep(&mut state)?;
+        if let Some(end) = plan.deletions.last().and_then(|last| last.closes_at) {
+            self.engine.log.close_segment(end)?;
+            plan = self.plan(&mut state, &space, request)?;
+        }
         let mut stopped = false;
         for (number, planned) in plan.deletions.iter().enumerate() {
             carry_on()?;
@@ -291,6 +300,7 @@ impl Cleaner {
         }
         self.remove_old_derived(&mut state, &mut |file| report.add(file))?;
         report.log_min_offset = self.engine.log.list().min_offset();
+        report.note_rest(&plan, self.engine.log.appended());
         Ok(report)
     }
 
@@ -397,6 +407,7 @@ impl Cleaner {
             files: &self.engine.files,
             options: &self.engine.options,
             list: &list,
+            log_end: self.engine.log.appended(),
             queues: &self.engine.queues,
             trusted: self.engine.flusher.dispatched(),
         };
@@ -415,6 +426,7 @@ impl Cleaner {
         let scene = PlanInput {
             list: &list,
             end: self.engine.log.appended(),
+            least_closed_bytes: self.engine.options.allocation_bytes,
             now_ms: self.engine.files.clock.now_ms(),
             trigger: request.trigger,
             space,
@@ -426,9 +438,12 @@ impl Cleaner {
             &scene,
             request.limit,
             &mut |segment| {
-                *times
-                    .entry(segment.base_offset())
-                    .or_insert_with(|| times_of(&self.engine.files, &list, segment))
+                let read = || times_of(&self.engine.files, &list, segment, scene.end);
+                if segment.end_offset() > scene.end {
+                    // The active segment receives records.
+                    return read();
+                }
+                *times.entry(segment.base_offset()).or_insert_with(read)
             },
             &mut |due_end| {
                 let mut known = stalled.clone().unwrap_or_else(|| StalledGroups::load(&self.engine.files));
@@ -624,7 +639,7 @@ impl Cleaner {
         if switch::on("retention.second_slot") {
             self.engine.flusher.flush_all(false)?;
         }
-        state.secured = point.last_offset.min(dispatched);
+        state.secured = point.position.min(dispatched);
         Ok(segment.end_offset() <= state.secured)
     }
 
@@ -688,6 +703,7 @@ impl Cleaner {
                 removed(report::derived(file, ExpiredKind::Queue, log_min), "queue_file_deleted");
             })?;
         }
+        self.engine.index.leave_old_file(log_min)?;
         self.engine.index.remove_below(log_min, &mut |file| {
             removed(report::derived(file, ExpiredKind::Index, log_min), "index_file_deleted");
         })?;

@@ -10,12 +10,17 @@
 //! due by age also ends it while it holds unfinished messages (`holders`). Size and disk are hard limits: the reason
 //! names the unfinished messages that are lost.
 //!
+//! The active segment can end the plan. If all of it is due and finished, whatever the rule, it is closed and removed, so
+//! that a log that never fills a segment gives its space back. It has as many bytes as its records. A segment with fewer
+//! bytes than a new one takes stays.
+//!
 //! The cleaner follows the plan in these steps:
 //!
 //! ```text
 //! every 10 s, or at once while there is more to do
 //!   check the disks        -> refuse appends, or accept them again; new segments go to disks with space
-//!   the oldest segment     -> due? by age, size or disk; not the last one; below the durable mark
+//!   the oldest segment     -> due? by age, size or disk; below the durable mark
+//!   the active segment     -> closed with a filler first, if the log still ends where the plan ends
 //!   unfinished messages    -> a segment that is due by age stays for them
 //!   the archive            -> a segment that the store's archive does not contain yet stays, whatever the reason
 //!   compaction topics      -> a segment with keyed messages that no compaction has read stays
@@ -135,6 +140,8 @@ pub(crate) struct DeletionPlan {
     pub deletions: Vec<PlannedDeletion>,
     /// The next one, if unfinished messages keep it.
     pub held: Option<HeldSegment>,
+    /// Why the next one is not due; `None` if it is.
+    pub not_due: Option<String>,
 }
 
 /// A segment that is due.
@@ -148,6 +155,8 @@ pub(crate) struct PlannedDeletion {
     pub reason: String,
     /// Whether a hard limit removes messages that something still needs.
     pub unfinished: bool,
+    /// For the active segment, which must be closed first: the end of the log.
+    pub closes_at: Option<u64>,
 }
 
 /// The input of a plan.
@@ -155,8 +164,10 @@ pub(crate) struct PlannedDeletion {
 pub(crate) struct PlanInput<'a> {
     /// The segments.
     pub list: &'a SegmentList,
-    /// Only segments that end at or before this log offset can be removed.
+    /// The end of the log.
     pub end: u64,
+    /// The active segment stays if it has fewer bytes.
+    pub least_closed_bytes: u64,
     /// The current time, in epoch milliseconds.
     pub now_ms: i64,
     /// What starts the expiry.
@@ -165,8 +176,8 @@ pub(crate) struct PlanInput<'a> {
     pub space: &'a DiskSpace,
 }
 
-/// Returns the due segments, oldest first, at most `limit`; never the last segment of the log. `times` and `holders`
-/// are called only if they are needed, `holders` once, with the end of the first due segment.
+/// Returns the due segments, oldest first, at most `limit`. `times` and `holders` are called only if they are needed,
+/// `holders` once, with the end of the first due segment.
 pub(crate) fn plan(
     rules: &RetentionRules,
     scene: &PlanInput<'_>,
@@ -175,27 +186,43 @@ pub(crate) fn plan(
     holders: &mut dyn FnMut(u64) -> Result<KnownHolders, StoreError>,
 ) -> Result<DeletionPlan, StoreError> {
     let mut planned = DeletionPlan::default();
-    let Some((_, older)) = scene.list.segments().split_last().filter(|_| rules.retains()) else {
+    if !rules.retains() {
+        planned.not_due = Some("the store keeps everything; set retention or retention_bytes".to_owned());
         return Ok(planned);
-    };
+    }
     let mut bytes: u64 = scene.list.segments().iter().map(|segment| segment.len()).sum();
     let mut space = scene.space.clone();
     let mut known = None;
-    for segment in older.iter().take_while(|segment| segment.end_offset() <= scene.end).take(limit) {
+    for segment in scene.list.segments().iter().take(limit) {
+        let closes_at = match scene.closes_at(segment) {
+            Ok(closes_at) => closes_at,
+            Err(why) => {
+                planned.not_due = Some(why.to_owned());
+                break;
+            }
+        };
+        let end = closes_at.unwrap_or(segment.end_offset());
+        if closes_at.is_some() {
+            bytes = end - segment.base_offset();
+        }
         let used = space.used_percent();
         let now = Rules { limits: rules, now_ms: scene.now_ms, trigger: scene.trigger, bytes, used };
         let times = times(segment);
-        let Some((mut reason, is_hard)) = now.delete_reason(&times) else { break };
+        let Some((mut reason, is_hard)) = now.delete_reason(&times) else {
+            planned.not_due = Some(now.stay_reason(&times));
+            break;
+        };
+        let is_hard = is_hard && closes_at.is_none();
         let known = match &mut known {
             Some(known) => known,
-            none => none.insert(match holders(segment.end_offset()) {
+            none => none.insert(match holders(end) {
                 // A hard limit must not depend on files that cannot be read.
                 Err(_) if is_hard => KnownHolders::default(),
                 found => found?,
             }),
         };
-        let kept_by = known.of_segment(segment.end_offset());
-        if !is_hard && (!kept_by.is_empty() || segment.end_offset() > known.known_to) {
+        let kept_by = known.of_segment(end);
+        if !is_hard && (!kept_by.is_empty() || end > known.known_to) {
             let (segment, holders) = (Arc::clone(segment), kept_by.to_vec());
             planned.held = Some(HeldSegment { segment, times, holders });
             break;
@@ -208,9 +235,27 @@ pub(crate) fn plan(
             space.give_back(folder, segment.len());
         }
         let (segment, unfinished) = (Arc::clone(segment), !kept_by.is_empty());
-        planned.deletions.push(PlannedDeletion { segment, times, reason, unfinished });
+        planned.deletions.push(PlannedDeletion { segment, times, reason, unfinished, closes_at });
     }
     Ok(planned)
+}
+
+impl PlanInput<'_> {
+    /// Returns `None` for a segment that is closed, the end of the log for the active segment, or why the segment stays
+    /// whatever the rules.
+    fn closes_at(&self, segment: &Segment) -> Result<Option<u64>, &'static str> {
+        let is_last = segment.end_offset() == self.list.end_offset();
+        let bytes = self.end.saturating_sub(segment.base_offset());
+        if !is_last && segment.end_offset() <= self.end {
+            Ok(None)
+        } else if !is_last || self.end > segment.end_offset() {
+            Err("the log has changed meanwhile")
+        } else if bytes < self.least_closed_bytes {
+            Err("it receives messages, and has fewer bytes than a new segment takes")
+        } else {
+            Ok(Some(self.end))
+        }
+    }
 }
 
 struct Rules<'a> {
@@ -233,6 +278,22 @@ impl Rules<'_> {
             return Some((self.too_old(times).unwrap_or(reason), true));
         }
         self.too_old(times).map(|reason| (reason, false))
+    }
+
+    /// Returns why a segment is not due.
+    fn stay_reason(&self, times: &SegmentTimes) -> String {
+        let age_ms = self.now_ms.saturating_sub(times.newest_ms()).max(0);
+        let source = if times.last_ms.is_some() { "last record was stored" } else { "file was changed" };
+        let by_age = self
+            .limits
+            .retention_ms
+            .map(|most| format!("its {source} {age_ms} ms ago, retention keeps {most} ms"));
+        let bytes = self.bytes;
+        let by_size = self
+            .limits
+            .retention_bytes
+            .map(|most| format!("the log has {bytes} bytes, retention_bytes keeps {most}"));
+        by_age.into_iter().chain(by_size).collect::<Vec<_>>().join("; ")
     }
 
     fn too_old(&self, times: &SegmentTimes) -> Option<String> {

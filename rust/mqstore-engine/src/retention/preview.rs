@@ -50,10 +50,11 @@ pub(super) fn preview(
             report.add(report::derived(&file, ExpiredKind::Queue, log_min));
         }
     }
-    for file in index.files_below(log_min) {
+    for file in index.files_left_below(log_min) {
         report.add(report::derived(&file, ExpiredKind::Index, log_min));
     }
     report.log_min_offset = log_min;
+    report.note_rest(plan, check.log_end);
     Ok(())
 }
 
@@ -69,6 +70,7 @@ pub(crate) fn preview_of(
     let scene = PlanInput {
         list: &list,
         end,
+        least_closed_bytes: options.allocation_bytes,
         now_ms: files.clock.now_ms(),
         trigger: ExpiryTrigger::Asked,
         space: &space,
@@ -77,7 +79,7 @@ pub(crate) fn preview_of(
         &RetentionRules::of(options),
         &scene,
         usize::MAX,
-        &mut |segment| times_of(files, &list, segment),
+        &mut |segment| times_of(files, &list, segment, end),
         &mut |due_end| {
             let mut stalled = StalledGroups::load(files);
             Ok(known_holders(options, lookup()?, &mut stalled, (due_end, scene.now_ms)))
@@ -94,7 +96,8 @@ pub(crate) fn preview_of(
     let mut report = ExpireReport { dry_run: true, ..ExpireReport::default() };
     // Units can be missing if the store was not closed, or while a writer runs.
     let trusted = if files.vfs.stat(&files.abort()).is_err() { u64::MAX } else { 0 };
-    let check = uncompacted::UncompactedCheck { files, options, list: &list, queues: &queues, trusted };
+    let check =
+        uncompacted::UncompactedCheck { files, options, list: &list, log_end: end, queues: &queues, trusted };
     let archive = ArchiveRule::new(files, &options.hooks);
     preview(&check, &archive, &index, &plan, &mut report)?;
     Ok(report)

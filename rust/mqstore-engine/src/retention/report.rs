@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::holders::SegmentHolder;
-use super::plan::{HeldSegment, PlannedDeletion};
+use super::plan::{DeletionPlan, HeldSegment, PlannedDeletion};
 use mqstore_base::events::{ExpiredFile, ExpiredKind};
 use mqstore_base::store_files::OldFile;
 
@@ -30,6 +30,7 @@ pub(super) fn held(held: &HeldSegment) -> ExpiredFile {
         times: held.times,
         reason: held.why(),
         unfinished: false,
+        closes_at: None,
     })
 }
 
@@ -86,6 +87,9 @@ pub struct ExpireReport {
     pub log_min_offset: u64,
     /// Due segments that stay for now, each with its reason.
     pub kept: Vec<String>,
+    /// The bytes that the log keeps, and why its oldest segment is not due. Empty if this segment is due (`kept`), or if
+    /// the log is empty.
+    pub stays: String,
     /// The messages that keep the oldest due segment, by log offset: of each group in each topic its first unfinished
     /// message, and the first delayed message and half message that wait.
     pub kept_by: Vec<SegmentHolder>,
@@ -96,6 +100,14 @@ impl ExpireReport {
     pub(super) fn add_held(&mut self, held: &HeldSegment) {
         self.kept.push(held.to_string());
         self.kept_by.clone_from(&held.holders);
+    }
+
+    /// Notes what stays of a log that ends at `end`.
+    pub(super) fn note_rest(&mut self, plan: &DeletionPlan, end: u64) {
+        let bytes = end.saturating_sub(self.log_min_offset);
+        if let Some(why) = plan.not_due.as_ref().filter(|_| self.kept.is_empty() && bytes > 0) {
+            self.stays = format!("the log keeps {bytes} bytes from offset {} on: {why}", self.log_min_offset);
+        }
     }
 
     pub(crate) fn add(&mut self, file: ExpiredFile) {

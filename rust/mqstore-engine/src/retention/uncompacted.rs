@@ -40,6 +40,7 @@ pub(super) struct UncompactedCheck<'a> {
     pub(super) files: &'a StoreFiles,
     pub(super) options: &'a StoreOptions,
     pub(super) list: &'a Arc<SegmentList>,
+    pub(super) log_end: u64,
     pub(super) queues: &'a QueueSet,
     /// The queues have a unit for every record before this log offset.
     pub(super) trusted: u64,

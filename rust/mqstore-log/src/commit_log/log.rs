@@ -274,9 +274,13 @@ impl CommitLog {
         self.commit.durable()
     }
 
-    /// Returns the position that the last sync covered.
+    /// Returns the position that the last sync covered. It names no record if retention has removed the last one.
     pub fn sync_point(&self) -> SyncPoint {
-        *self.synced.lock()
+        let point = *self.synced.lock();
+        if point.last_offset >= self.list().min_offset() {
+            return point;
+        }
+        SyncPoint { last_offset: 0, last_size: 0, ..point }
     }
 
     /// Byte length of a segment.

@@ -230,7 +230,7 @@ impl CommitLog {
         let mut due = warm.saturating_sub(if prewrite { window / 4 } else { window - window / DUE_PART });
         if prewrite && window < preallocator.options.window_bytes {
             // Due when the window has twice its length.
-            due = due.min(preallocator.opened_at + 2 * window / PREWRITE_FACTOR + 1);
+            due = due.min(preallocator.began_at.load(Ordering::Acquire) + 2 * window / PREWRITE_FACTOR + 1);
         }
         next.min(due)
     }

@@ -45,8 +45,8 @@ pub(crate) struct Preallocator {
     pub(super) options: PreallocateOptions,
     /// Minimum bytes after the tail that get disk space at once.
     pub(super) least_bytes: u64,
-    /// End of the log when it was opened.
-    pub(super) opened_at: u64,
+    /// End of the log when it was opened, or when its last segment was closed early.
+    pub(super) began_at: AtomicU64,
     pub(super) staged: Mutex<Option<PreparedSegment>>,
     pub(super) apart: Mutex<Option<PrewriteMap>>,
     /// Log offset up to which the log is prepared.
@@ -104,7 +104,7 @@ impl Preallocator {
         Self {
             options,
             least_bytes,
-            opened_at: end,
+            began_at: AtomicU64::new(end),
             staged: Mutex::new(None),
             apart: Mutex::new(None),
             warm: AtomicU64::new(end),
@@ -137,9 +137,23 @@ impl Preallocator {
         }
     }
 
+    /// Returns the bytes before this tail that were appended since the open.
+    fn appended_to(&self, tail: u64) -> u64 {
+        tail.saturating_sub(self.began_at.load(Ordering::Acquire))
+    }
+
+    /// Begins again at `base`, as after an open: with little disk space, and without a prepared segment.
+    pub(super) fn begin_again(&self, files: &StoreFiles, base: u64) {
+        self.began_at.raise(base, Ordering::AcqRel);
+        if let Some(staged) = self.staged.lock().take() {
+            // If this fails, the next open removes the file with the staging folder.
+            let _ = files.vfs.remove_file(&staged.segment.path());
+        }
+    }
+
     pub(super) fn window(&self, tail: u64) -> u64 {
         let prewrite = self.options.prewrite;
-        match tail.saturating_sub(self.opened_at) {
+        match self.appended_to(tail) {
             // Without appends, nothing is prewritten.
             0 if prewrite => 0,
             appended => {
@@ -151,7 +165,7 @@ impl Preallocator {
 
     /// Returns the number of bytes after this tail that should have disk space.
     pub(super) fn allocation(&self, tail: u64) -> u64 {
-        let appended = tail.saturating_sub(self.opened_at);
+        let appended = self.appended_to(tail);
         let steep = appended.saturating_mul(WINDOW_FACTOR).min(STEEP_ALLOCATED_BYTES);
         steep.max(appended.min(MOST_ALLOCATED_BYTES)).max(self.least_bytes).max(self.window(tail))
     }

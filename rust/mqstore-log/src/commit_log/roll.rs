@@ -74,6 +74,7 @@ impl CommitLog {
             return Err(StoreError::TooLarge { what: "the record", size: bytes, limit });
         }
         if !put.has_space(bytes) {
+            self.can_grow_by(1)?;
             self.roll(put, bytes, between)?;
         }
         self.ensure_allocated(put, bytes)
@@ -100,14 +101,30 @@ impl CommitLog {
     /// Continues in the next segment, however much of this one is left. Returns the new log offset.
     pub fn force_roll(&self) -> Result<u64, StoreError> {
         let mut put = self.lock_put()?;
+        self.can_grow_by(1)?;
         self.roll(&mut put, 0, true)?;
         Ok(put.point.position)
+    }
+
+    /// Closes the active segment, if the log still ends at `end`, so that it can be removed. Returns whether it did. The
+    /// quota of the log does not apply, and the next segment takes as little disk space as after an open.
+    pub fn close_segment(&self, end: u64) -> Result<bool, StoreError> {
+        let mut put = self.lock_put()?;
+        let Some(next) = put.active.as_ref().map(|active| active.segment.end_offset()) else {
+            return Ok(false);
+        };
+        if put.sealed || put.point.position != end {
+            return Ok(false);
+        }
+        self.check_copied(&put)?;
+        self.preallocator.begin_again(&self.files, next);
+        self.roll(&mut put, 0, true)?;
+        Ok(true)
     }
 
     /// Closes the active segment and opens the next one, with disk space for a record of `bytes`.
     fn roll(&self, put: &mut PutState, bytes: u64, between: bool) -> Result<(), StoreError> {
         let base = put.active.as_ref().map_or(put.point.position, |active| active.segment.end_offset());
-        self.can_grow_by(1)?;
         // A log that was opened has no space for the filler yet.
         self.ensure_allocated(put, 0)?;
         let next = self.next_segment(base, bytes + FILLER_BYTES)?;

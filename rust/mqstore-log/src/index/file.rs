@@ -153,6 +153,27 @@ impl IndexFile {
         self.known_header().next_entry() >= self.geometry.entries
     }
 
+    /// Whether all entries are for records before `log_min`, or more than half of them, with more bytes than the slots
+    /// of a new file take.
+    pub(super) fn is_mostly_before(&self, log_min: u64) -> Result<bool, StoreError> {
+        let header = self.known_header();
+        let is_before = |physical: i64| u64::try_from(physical).is_ok_and(|at| at < log_min);
+        let entries = header.next_entry() - 1;
+        if entries == 0 || is_before(header.end_physical) {
+            return Ok(entries > 0);
+        }
+        let slots_as_entries = u64::from(self.geometry.slots) * 4 / INDEX_ENTRY_BYTES as u64;
+        let Some(number) = u32::try_from(slots_as_entries).ok().map(|least| least.max(entries / 2) + 1)
+        else {
+            return Ok(false);
+        };
+        if number > entries {
+            return Ok(false);
+        }
+        let entry = self.source()?.entry(self.geometry, number).at(&self.path, "reading an index entry")?;
+        Ok(is_before(entry.physical_offset))
+    }
+
     /// Opens the file for positional reads.
     pub(super) fn open(&self) -> Result<Arc<dyn VfsFile>, StoreError> {
         self.cache.get(&self.path, Access::Read).at(&self.path, "opening an index file")

@@ -58,6 +58,20 @@ impl IndexSet {
         Ok(())
     }
 
+    /// Begins a new file if most entries of the last one are for records before `log_min`, so that
+    /// [`Self::remove_below`] can remove the last one soon. It would end only after its last entry otherwise.
+    pub fn leave_old_file(&self, log_min: u64) -> Result<(), StoreError> {
+        self.writable("begin an index file")?;
+        let mut writer = self.writer();
+        if let Some(last) = self.last()
+            && last.is_mostly_before(log_min)?
+        {
+            self.roll(&mut writer)?;
+            last.unmap();
+        }
+        Ok(())
+    }
+
     /// Creates the file after the last one.
     fn roll(&self, writer: &mut Writer) -> Result<Arc<IndexFile>, StoreError> {
         let header = next_header(self.last().map(|file| file.known_header()));

@@ -236,11 +236,11 @@ impl IndexSet {
         filled.map(|header| (header.begin_physical as u64, header.end_physical as u64)).collect()
     }
 
-    /// End time in epoch milliseconds of the newest full file that is durable together with all files before it; 0
-    /// without one. RocketMQ's checkpoint stores it as `indexMsgTimestamp`.
+    /// End time in epoch milliseconds of the newest file that receives no more entries and is durable together with all
+    /// files before it; 0 without one. RocketMQ's checkpoint stores it as `indexMsgTimestamp`.
     pub fn last_sealed_end_timestamp(&self) -> i64 {
         let files = self.files();
-        let durable = files.iter().take_while(|file| file.is_full() && !file.is_dirty());
+        let durable = sealed(&files).take_while(|file| !file.is_dirty());
         durable.last().map_or(0, |file| file.known_header().end_timestamp)
     }
 
@@ -279,15 +279,15 @@ impl IndexSet {
         newest.map_or(Ok(()), |file| file.link_newest())
     }
 
-    /// Removes every file that is not full or has an entry for a record at or after log offset `physical`, and all
+    /// Removes every file that can receive entries or has one for a record at or after log offset `physical`, and all
     /// newer files. Returns the log offset from which the index needs entries: the files that stay may have some keys
     /// of the record there.
     pub(crate) fn drop_from(&self, physical: u64) -> Result<i64, StoreError> {
         let stays = |file: &Arc<IndexFile>| {
             let end = file.known_header().end_physical;
-            file.is_full() && u64::try_from(end).is_ok_and(|end| end < physical)
+            u64::try_from(end).is_ok_and(|end| end < physical)
         };
-        let kept = self.files().iter().take_while(|file| stays(file)).count();
+        let kept = sealed(&self.files()).take_while(|file| stays(file)).count();
         self.remove_from(kept)?;
         Ok(self.end_physical())
     }
@@ -297,9 +297,20 @@ impl IndexSet {
     pub fn files_below(&self, log_min: u64) -> Vec<OldFile> {
         let files = self.files();
         let Some((_, older)) = files.split_last() else { return Vec::new() };
+        self.passed(older, log_min)
+    }
+
+    /// Like [`Self::files_below`], with the last file, which [`Self::leave_old_file`] makes removable.
+    pub fn files_left_below(&self, log_min: u64) -> Vec<OldFile> {
+        let files = self.files();
+        let filled = files.iter().take_while(|file| file.known_header().next_entry() > 1).count();
+        self.passed(files.get(..filled).unwrap_or_default(), log_min)
+    }
+
+    fn passed(&self, files: &[Arc<IndexFile>], log_min: u64) -> Vec<OldFile> {
         let passed = |header: &IndexHeader| u64::try_from(header.end_physical).is_ok_and(|end| end < log_min);
         let old =
-            older.iter().map(|file| (file, file.known_header())).take_while(|(_, header)| passed(header));
+            files.iter().map(|file| (file, file.known_header())).take_while(|(_, header)| passed(header));
         old.map(|(file, header)| OldFile {
             path: file.path.clone(),
             bytes: self.geometry.file_len(),
@@ -413,4 +424,13 @@ impl IndexSet {
         }
         Err(StoreError::Busy { reason: format!("{}: no name is free for an index file", path.display()) })
     }
+}
+
+/// Returns the oldest files that receive no more entries: each one before the last file, and the last one if it is full.
+fn sealed(files: &[Arc<IndexFile>]) -> impl Iterator<Item = &Arc<IndexFile>> {
+    files
+        .iter()
+        .enumerate()
+        .take_while(|(at, file)| at + 1 < files.len() || file.is_full())
+        .map(|(_, file)| file)
 }

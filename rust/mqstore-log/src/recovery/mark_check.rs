@@ -39,7 +39,7 @@ pub fn mark_fits(files: &StoreFiles, list: &SegmentList, mark: &DurableMark) -> 
     if list.segment_bytes().is_some_and(|len| len != mark.segment_bytes) {
         return false;
     }
-    if mark.last_size == 0 {
+    if names_no_record(list, mark) {
         return mark.position == list.min_offset();
     }
     let Ok(bytes) = read_record(files, list, mark.last_offset, mark.last_size as usize) else {
@@ -48,16 +48,22 @@ pub fn mark_fits(files: &StoreFiles, list: &SegmentList, mark: &DurableMark) -> 
     is_the_record(mark, bytes.as_slice())
 }
 
+/// Whether the log had no record before the mark, or retention has removed the last one with its segment.
+fn names_no_record(list: &SegmentList, mark: &DurableMark) -> bool {
+    mark.last_size == 0 || mark.last_offset < list.min_offset()
+}
+
 /// The remedy for a log whose last files are missing.
 pub const PUT_BACK: &str =
     "put the missing files back, or name the other folders of the log in commit_log_paths";
 
-/// Describes the loss if the segment with the record that the mark names is missing, and no newer one exists. `list`
-/// must not be older than `mark`.
+/// Describes the loss if the segment with the record that the mark names, or with its position, is missing, and no newer
+/// one exists. `list` must not be older than `mark`.
 pub fn lost_end(list: &SegmentList, mark: &DurableMark) -> Option<String> {
     let (position, end) = (mark.position, list.end_offset());
-    (mark.last_size > 0 && mark.last_offset >= end)
-        .then(|| format!("the log was written up to offset {position}, but its files end at {end}"))
+    // The segment at the position of a mark without a record exists: its name is synced before the mark.
+    let is_lost = if mark.last_size > 0 { mark.last_offset >= end } else { position > end };
+    is_lost.then(|| format!("the log was written up to offset {position}, but its files end at {end}"))
 }
 
 fn is_the_record(mark: &DurableMark, bytes: &[u8]) -> bool {
@@ -74,13 +80,13 @@ pub(super) fn examine(
     list: &Arc<SegmentList>,
     mark: &DurableMark,
 ) -> Result<MarkFit, StoreError> {
-    if mark.last_size == 0 {
-        let fits = mark.position == list.min_offset();
-        return Ok(if fits { MarkFit::Fits } else { MarkFit::Foreign });
-    }
     if let Some(lost) = lost_end(list, mark) {
         let detail = format!("{lost}; nothing was changed; {PUT_BACK}, or read the rest with mode \"r\"");
         return Err(StoreError::corrupt(&files.commit_log(), list.end_offset(), detail));
+    }
+    if names_no_record(list, mark) {
+        let fits = mark.position == list.min_offset();
+        return Ok(if fits { MarkFit::Fits } else { MarkFit::Foreign });
     }
     match read_record(files, list, mark.last_offset, mark.last_size as usize) {
         Ok(bytes) if is_the_record(mark, bytes.as_slice()) => {
@@ -93,9 +99,7 @@ pub(super) fn examine(
         }
         Ok(_) => Ok(MarkFit::Foreign),
         Err(error @ StoreError::Corrupt { .. }) => {
-            // Retention removes the oldest segments, but never one between two others.
-            let overwritten = mark.last_offset < list.min_offset() || overwritten(list, mark)?;
-            Ok(if overwritten { MarkFit::Foreign } else { MarkFit::Damaged(error) })
+            Ok(if overwritten(list, mark)? { MarkFit::Foreign } else { MarkFit::Damaged(error) })
         }
         Err(error) => Err(error),
     }

@@ -337,7 +337,8 @@ fn reload(
         segment.set_positions(found.end - segment.base_offset());
     }
     let mark = known.mark;
-    let below = mark.filter(|mark| mark.last_size > 0).map(|mark| (mark.last_offset, mark.last_size));
+    let named = mark.filter(|mark| mark.last_size > 0 && mark.last_offset >= list.min_offset());
+    let below = named.map(|mark| (mark.last_offset, mark.last_size));
     Ok(RecoveredLog {
         segments,
         list: Arc::new(list),

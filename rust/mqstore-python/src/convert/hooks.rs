@@ -140,6 +140,7 @@ pub(crate) fn report_dict<'py>(py: Python<'py>, report: &ExpireReport) -> PyResu
     found.set_item("topics", topics.collect::<Vec<_>>())?;
     found.set_item("log_min_offset", report.log_min_offset)?;
     found.set_item("kept", &report.kept)?;
+    found.set_item("stays", &report.stays)?;
     found.set_item("kept_by", holder_rows(&report.kept_by))?;
     Ok(found)
 }

@@ -1,3 +1,4 @@
+use super::closing::{append, large};
 use super::*;
 use mqstore_log::commit_log::SegmentList;
 
@@ -5,7 +6,8 @@ use mqstore_log::commit_log::SegmentList;
 fn ready(options: &StoreOptions) -> (Bench, Store, Vec<(i64, u64)>) {
     let bench = Bench::new();
     let store = bench.open(options);
-    let placed = fill(&bench, &store, 5);
+    // In a large segment the messages do not fill the first one.
+    let placed = if options.segment_bytes > SEGMENT { append(&store, 12) } else { fill(&bench, &store, 5) };
     store.flush().unwrap();
     bench.hours(9);
     (bench, store, placed)
@@ -27,11 +29,12 @@ fn check(bench: &Bench, options: &StoreOptions, placed: &[(i64, u64)], moment: &
     assert_eq!(offsets(&bench.read_only()), expected, "read only, {moment}");
     let store = bench.open(options);
     assert_eq!(offsets(&store), expected, "{moment}");
-    assert_eq!(bounds(&store), (expected[0], placed.len() as i64), "{moment}");
+    let first = expected.first().copied().unwrap_or(placed.len() as i64);
+    assert_eq!(bounds(&store), (first, placed.len() as i64), "{moment}");
     for (offset, _) in placed.iter().filter(|(_, at)| *at < min) {
         let below = store.read("t", 0, Some(*offset), None, None).err().unwrap();
         assert!(
-            matches!(below, StoreError::OffsetOutOfRange { min_offset, .. } if min_offset == expected[0]),
+            matches!(below, StoreError::OffsetOutOfRange { min_offset, .. } if min_offset == first),
             "{moment}: {below}"
         );
     }
@@ -83,14 +86,24 @@ fn a_stop_at_any_call_of_a_wiping_expiry_too() {
 }
 
 #[test]
+fn a_stop_at_any_call_of_an_expiry_that_closes_the_log_too() {
+    stop_at_each_call(&large(aged(1)));
+}
+
+#[test]
 fn an_error_at_any_call_is_reported_and_leaves_a_store_that_goes_on() {
-    let options = aged(1);
-    let (bench, store, _) = ready(&options);
+    for options in [aged(1), large(aged(1))] {
+        an_error_at_any_call(&options);
+    }
+}
+
+fn an_error_at_any_call(options: &StoreOptions) {
+    let (bench, store, _) = ready(options);
     let before = bench.sim.operations();
     expire(&store, false);
     let calls = bench.sim.operations() - before;
     for call in 1..=calls {
-        let (bench, store, placed) = ready(&options);
+        let (bench, store, placed) = ready(options);
         bench.sim.inject(mqstore_io::Fault::nth(call));
         let outcome = store.expire(false, &mut || Ok(()));
         bench.sim.clear_faults();
@@ -103,12 +116,12 @@ fn an_error_at_any_call_is_reported_and_leaves_a_store_that_goes_on() {
         if closed.is_err() {
             check(
                 &bench.after(bench.sim.kill().unwrap()),
-                &options,
+                options,
                 &placed,
                 &format!("error at call {call}"),
             );
         } else {
-            check(&bench, &options, &placed, &format!("error at call {call}"));
+            check(&bench, options, &placed, &format!("error at call {call}"));
         }
     }
 }

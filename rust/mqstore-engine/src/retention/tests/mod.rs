@@ -1,5 +1,6 @@
 //! Retention on the simulated file system: each rule, each kind of reader, a stop at each call.
 
+mod closing;
 mod crash;
 mod model;
 mod paths;

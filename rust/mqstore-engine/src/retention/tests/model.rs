@@ -1,3 +1,4 @@
+use super::closing::large;
 use super::*;
 
 /// A small random generator: each seed gives one history.
@@ -50,15 +51,16 @@ fn append(store: &Store, count: u64, dice: &mut Dice, placed: &mut Vec<u64>) {
 
 #[test]
 fn any_history_agrees_with_the_model() {
-    for seed in 0..60 {
+    for seed in 0..80 {
         let mut dice = Dice(seed);
         let mut bench = Bench::new();
+        let rules = if seed % 5 == 2 { large(aged(2)) } else { aged(2) };
         let options = StoreOptions {
             retention_bytes: (seed % 3 == 0).then_some(4 * SEGMENT),
             secure_wipe: seed % 4 == 1,
             queue_file_entries: 1 + (seed % 9) as u32,
             delete_when: if seed % 2 == 0 { "*" } else { "04;16" }.into(),
-            ..aged(2)
+            ..rules
         };
         let mut store = bench.open(&options);
         let mut placed = Vec::new();

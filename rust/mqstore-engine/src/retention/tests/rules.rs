@@ -307,8 +307,8 @@ fn queue_and_index_files_follow_the_log() {
     let placed = fill(&bench, &store, 10);
     bench.hours(5);
     let queue_files = bench.names("/data/store/consumequeue/t/0").len();
-    let index_files = bench.names("/data/store/index").len();
-    assert!(queue_files > 4 && index_files > 3, "{queue_files} {index_files}");
+    let index_files = bench.names("/data/store/index");
+    assert!(queue_files > 4 && index_files.len() > 3, "{queue_files} {index_files:?}");
     let planned = expire(&store, true);
     assert_eq!(bench.names("/data/store/consumequeue/t/0").len(), queue_files);
     let done = expire(&store, false);
@@ -320,7 +320,8 @@ fn queue_and_index_files_follow_the_log() {
     let min = bounds(&store).0;
     assert_eq!(left[0], min as u64 / 5 * 100, "the file with the minimum is the first");
     assert_eq!(count(ExpiredKind::Queue), queue_files - left.len());
-    assert_eq!(count(ExpiredKind::Index), index_files - bench.names("/data/store/index").len());
+    let kept = bench.names("/data/store/index");
+    assert_eq!(count(ExpiredKind::Index), index_files.iter().filter(|name| !kept.contains(name)).count());
     assert!(count(ExpiredKind::Index) > 2);
     let last = placed.len() - 1;
     let mut found = store.lookup("t", &format!("k{last}"), None, None, None).unwrap();

@@ -8,7 +8,7 @@ use mqstore_meta::OffsetChange;
 const HOUR_MS: u64 = 3_600_000;
 
 /// Commits `offset` for a group in a queue.
-fn commit(store: &Store, group: &str, topic: &str, queue_id: i32, offset: i64) {
+pub(super) fn commit(store: &Store, group: &str, topic: &str, queue_id: i32, offset: i64) {
     let meta = store.meta().unwrap();
     let queue = meta.queue_key(group, topic, queue_id).unwrap();
     meta.commit(&[OffsetChange { queue, offset }]).unwrap();

@@ -471,7 +471,7 @@ def test_the_command_line(tmp_path: Path, cli: Cli) -> None:
     home, target = tmp_path / "store", tmp_path / "archive"
     with mqstore.open(home, "create", options=SMALL) as opened:
         fill(opened)
-    done = cli("archive", home, target, "--format", "json")
+    done = cli("archive", home, target, "--configure", "--format", "json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["segments"] >= 4
@@ -484,7 +484,7 @@ def test_the_command_line(tmp_path: Path, cli: Cli) -> None:
     assert_identical(home, tmp_path / "restored")
     Path(listed[0]["path"]).write_bytes(b"")
     assert cli("archive-verify", target).returncode == 1
-    refused = cli("archive", home, tmp_path / "other")
+    refused = cli("archive", home, tmp_path / "other", "--configure")
     assert (refused.returncode, "--remove" in refused.stderr) == (2, True)
     assert cli("archive", home).returncode == 2
     with mqstore.open(home, "rw", options=SMALL) as opened:

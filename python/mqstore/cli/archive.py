@@ -1,6 +1,6 @@
 """The verbs `archive`, `archive-files`, `archive-verify`, `archive-restore` and `archive-clean`.
 
-`archive` writes; the other verbs need no store.
+`archive` reads a store, and changes it only for its configuration; the other verbs need no store.
 """
 
 from __future__ import annotations
@@ -49,14 +49,18 @@ def archive(
     ] = "0",
     topics: Topics = None,
     level: Annotated[int, typer.Option(min=1, max=19, help="Compression level of zstd.")] = 3,
+    configure: Annotated[
+        bool,
+        typer.Option("--configure", help="Make it the archive of the store: retention keeps what it does not contain."),
+    ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Only remove the configuration; the archive stays.")] = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> None:
-    """Archives full segments as Parquet files; from then on, retention keeps segments until they are archived.
+    """Archives full segments as Parquet files.
 
-    If another process has the store open for writing, the segments are archived too, and the configuration stays as it
-    is.
+    It only reads the store. With --configure, and in a store that has this archive, it also notes in the store what is
+    archived.
     """
     age = age_of("--older-than", older_than)
     wait = lock_wait(lock_timeout)
@@ -67,23 +71,34 @@ def archive(
         return
     if target is None:
         raise typer.BadParameter("give TARGET, the folder or URL of the archive")
-    with render.progress("archiving") as bar:
-        try:
-            store = when_unlocked(wait, lambda: mqstore.open(directory, "rw"))
-        except mqstore.StoreLockedError as error:
-            render.note_later(f"{error}; so the retention of the store does not know what was archived")
-            with mqstore.open(directory) as store:
-                report = store.archive.run_to(target, older_than=age, topics=topics or None, level=level, progress=bar)
+    with render.progress("archiving") as bar, _opened(directory, target, configure=configure, wait=wait) as store:
+        if store.mode == "r":
+            report = store.archive.run_to(target, older_than=age, topics=topics or None, level=level, progress=bar)
         else:
-            with store:
-                known, wanted = store.archive.target, ArchivePlace(target, None).text
-                if known not in (None, wanted):
-                    raise typer.BadParameter(f"the archive of the store is {known}; remove it with --remove first")
-                store.archive.configure(target, older_than=age, topics=topics or None, level=level)
-                report = store.archive.run(progress=bar)
+            store.archive.configure(target, older_than=age, topics=topics or None, level=level)
+            report = store.archive.run(progress=bar)
     render.result(report, form)
     if report.missing_bytes:
         render.note(f"{report.missing_bytes:,} bytes of the log were deleted before they were archived")
+
+
+def _opened(directory: str, target: str, *, configure: bool, wait: float) -> mqstore.Store:
+    """Opens the store: for writing with `configure`, or if TARGET is its archive and no other process writes."""
+    store = mqstore.open(directory, archive=False)
+    known = store.archive.target
+    if configure and known not in (None, ArchivePlace(target, None).text):
+        store.close()
+        raise typer.BadParameter(f"the archive of the store is {known}; remove it with --remove first")
+    if not configure and known != ArchivePlace(target, None).text:
+        return store
+    store.close()
+    try:
+        return when_unlocked(wait, lambda: mqstore.open(directory, "rw"))
+    except mqstore.StoreLockedError as error:
+        if configure:
+            raise
+        render.note_later(f"{error}; so the retention of the store does not know what was archived")
+        return mqstore.open(directory)
 
 
 @verb("archive-files")

@@ -28,7 +28,7 @@ class TopicRetention(_Report):
     dead_bytes: int
     """Bytes of its hidden records that are still in the log."""
     reclaimable_bytes: int
-    """Estimate of the dead bytes that are whole pages of the file system, in segments before the last two."""
+    """Estimate of the dead bytes that are whole pages of the file system."""
 
     @property
     def keep(self) -> timedelta | None:

@@ -1,4 +1,5 @@
-//! Frees the space of hidden records in sealed segments: those before the floors of topics.
+//! Frees the space of hidden records: those before the floors of topics. If the rewrite of the active segment pays, it is
+//! closed with a filler first.
 //!
 //! A rewrite replaces adjacent hidden records of a segment by placeholders, whose bodies are holes of the file. All
 //! other records keep their bytes and their log offsets. The new file is written and synced next to the log, compared
@@ -32,7 +33,7 @@ use crate::engine::Engine;
 use crate::engine::lone_job::LoneJob;
 use crate::read::view::View;
 use crate::retention::Cleaner;
-use rules::{LAST_SEGMENTS, RecordRules};
+use rules::RecordRules;
 use survey::{Survey, SurveyedSegment, survey};
 
 /// The service that reclaims space.
@@ -89,7 +90,8 @@ impl Reclaim {
 
     fn survey(&self, rules: &mut RecordRules<'_>, meter: &mut TaskMeter<'_>) -> Result<Survey, StoreError> {
         let list = self.engine.log.list();
-        survey(&list, self.engine.log.readable(), self.rewritable_segments(&list), rules, meter)
+        let end = self.engine.log.readable();
+        survey(&list, end, self.rewritable_segments(&list, end), rules, meter)
     }
 
     /// Rewrites the chosen segments. A segment that was deleted since the survey needs no rewrite.
@@ -110,6 +112,10 @@ impl Reclaim {
             if request.dry_run {
                 report.segments.push(segment.report(0));
                 continue;
+            }
+            if segment.segment.end_offset() > surveyed.end && !self.close_segment(surveyed.end)? {
+                report.kept = surveyed.kept(number, Some("it received messages meanwhile"));
+                return Ok(report);
             }
             let outcome = self.rewrite(segment, rules, meter);
             let may_be_deleted = match &outcome {
@@ -134,6 +140,15 @@ impl Reclaim {
         }
         report.kept = surveyed.kept(chosen, None);
         Ok(report)
+    }
+
+    /// Closes the active segment if the log still ends at `end`, and makes it durable. Returns whether it did.
+    fn close_segment(&self, end: u64) -> Result<bool, StoreError> {
+        let is_closed = self.engine.log.close_segment(end)?;
+        if is_closed {
+            self.engine.flusher.flush_all(false)?;
+        }
+        Ok(is_closed)
     }
 
     /// Rewrites a segment. Returns the bytes that are free now, or why it must not be rewritten.
@@ -177,19 +192,23 @@ impl Reclaim {
         Ok(Ok(before.allocated_bytes.saturating_sub(after.allocated_bytes)))
     }
 
-    /// Returns how many segments at the start of `list` may be rewritten, and why the next one may not.
-    fn rewritable_segments(&self, list: &SegmentList) -> (usize, Option<String>) {
-        let count = list.segments().len().saturating_sub(LAST_SEGMENTS);
+    /// Returns how many segments at the start of `list` may be rewritten, and why the next one may not. The log ends at
+    /// `end`.
+    fn rewritable_segments(&self, list: &SegmentList, end: u64) -> (usize, Option<String>) {
         let settled = self
             .engine
             .log
             .durable()
             .min(self.engine.flusher.dispatched())
             .min(self.engine.dispatcher.position());
-        for (number, segment) in list.segments().iter().enumerate().take(count) {
+        for (number, segment) in list.segments().iter().enumerate() {
+            let records_end = segment.end_offset().min(end);
             // Only the folders for new segments have a folder for files without a name.
             let staging = self.engine.files.staging_beside(&segment.path());
-            let why = if segment.end_offset() > settled {
+            let is_small = records_end < segment.base_offset() + self.engine.options.allocation_bytes;
+            let why = if records_end < segment.end_offset() && is_small {
+                Some("it receives messages, and has fewer bytes than a new segment takes".to_owned())
+            } else if records_end > settled {
                 Some("not all of it is synced and dispatched".to_owned())
             } else if !staging.is_ok_and(|folder| self.engine.files.vfs.stat(&folder).is_ok()) {
                 Some("its folder receives no new files".to_owned())
@@ -200,6 +219,6 @@ impl Reclaim {
                 return (number, why);
             }
         }
-        (count, None)
+        (list.segments().len(), None)
     }
 }

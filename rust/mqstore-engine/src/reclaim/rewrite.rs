@@ -68,6 +68,7 @@ fn make(
     let new = MappedFile::open(&files.vfs, staged, segment.base_offset(), MapAccess::Read)
         .at(staged, "opening a rewritten segment")?;
     compare(segment, &new, rules, meter)?;
+    meter.look()?;
     Ok((!rules.still_apply()?).then(|| "units of queues lead to its hidden records again".to_owned()))
 }
 

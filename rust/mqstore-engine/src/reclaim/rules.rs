@@ -25,9 +25,6 @@ use super::report::ReclaimRequest;
 use crate::engine::Engine;
 use crate::read::view::View;
 
-/// Number of segments at the end of the log that are never rewritten: RocketMQ's recovery reads them again.
-pub(super) const LAST_SEGMENTS: usize = 2;
-
 /// What a reclaim does with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordState {

@@ -9,7 +9,7 @@ use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, Segment
 
 use super::hidden_run::HiddenRun;
 use super::report::{KeptSegment, ReclaimedSegment, ReclaimedTopic};
-use super::rules::{LAST_SEGMENTS, RecordRules, RecordState};
+use super::rules::{RecordRules, RecordState};
 
 /// A rewrite pays if it frees this share of the segment, in percent.
 const PAYS_PERCENT: u64 = 25;
@@ -26,6 +26,8 @@ const NEEDED: &str = "its hidden records are needed: queue files or light queues
 pub(super) struct SurveyedSegment {
     /// The segment.
     pub segment: Arc<Segment>,
+    /// Bytes up to the end of the last record.
+    bytes: u64,
     /// Bytes of the records that reads find.
     live_bytes: u64,
     /// Bytes of the hidden records.
@@ -60,6 +62,8 @@ struct TopicBytes {
 /// The counts of the whole log.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
+    /// The end of the log.
+    pub end: u64,
     /// The segments, in log order.
     pub segments: Vec<SurveyedSegment>,
     /// The topics of all records.
@@ -84,15 +88,9 @@ pub(super) fn survey(
     rules: &mut RecordRules<'_>,
     meter: &mut TaskMeter<'_>,
 ) -> Result<Survey, StoreError> {
-    let mut found = Survey::default();
+    let mut found = Survey { end, ..Survey::default() };
     for (number, segment) in list.segments().iter().enumerate() {
-        let stays = if number < rewritable {
-            None
-        } else if number + LAST_SEGMENTS >= list.segments().len() {
-            Some("it is one of the last two segments".to_owned())
-        } else {
-            why.clone()
-        };
+        let stays = why.clone().filter(|_| number >= rewritable);
         let limit = segment.end_offset().min(end);
         loop {
             let blocks = rules.blocks();
@@ -122,6 +120,7 @@ impl SurveyedSegment {
         let (segment, estimates) = (Arc::clone(segment), Vec::new());
         Self {
             segment,
+            bytes: 0,
             live_bytes: 0,
             hidden_bytes: 0,
             wanted_bytes: 0,
@@ -145,6 +144,7 @@ impl SurveyedSegment {
         let mut open: Option<OpenRun> = None;
         loop {
             let at = scanner.position();
+            self.bytes = at - base;
             match scanner.next_item()? {
                 ScanItem::Record(record) if record.is_placeholder() => {}
                 ScanItem::Record(record) => {
@@ -177,8 +177,7 @@ impl SurveyedSegment {
                     }
                     meter.read(size)?;
                 }
-                ScanItem::Filler { .. } => {}
-                ScanItem::End { .. } => break,
+                ScanItem::Filler { .. } | ScanItem::End { .. } => break,
                 ScanItem::Damaged(damage) => {
                     let place = damage.file_offset;
                     let why = format!("it is damaged at offset {place}: {}; repair it first", damage.reason);
@@ -233,7 +232,7 @@ impl Survey {
             if segment.free_bytes == 0 {
                 continue;
             }
-            bytes += segment.segment.len();
+            bytes += segment.bytes;
             copied += segment.kept_bytes();
             freed += segment.estimated_bytes();
             if erase || (segment.pays() && pays(bytes, copied, freed)) {
@@ -290,7 +289,7 @@ impl SurveyedSegment {
     }
 
     fn pays(&self) -> bool {
-        pays(self.segment.len(), self.kept_bytes(), self.estimated_bytes())
+        pays(self.bytes, self.kept_bytes(), self.estimated_bytes())
     }
 
     fn why_kept(&self) -> String {
@@ -300,7 +299,7 @@ impl SurveyedSegment {
         if self.free_bytes == 0 {
             return NEEDED.to_owned();
         }
-        let (freed, bytes) = (self.estimated_bytes(), self.segment.len());
+        let (freed, bytes) = (self.estimated_bytes(), self.bytes);
         format!("a rewrite does not pay: it would free {freed} of {bytes} bytes")
     }
 

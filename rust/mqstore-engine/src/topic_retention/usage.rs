@@ -1,7 +1,7 @@
 //! The bytes of each topic in the log: those that reads find, and those that floors hide.
 //!
 //! Owns the estimate of the bytes that a rewrite of a segment could free: only whole pages of the file system inside a
-//! run of adjacent hidden records, and only in segments before the last two.
+//! run of adjacent hidden records.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct TopicUsage {
     pub live_bytes: u64,
     /// Bytes of its records in the log that the floor hides.
     pub dead_bytes: u64,
-    /// Estimate of the bytes among them that a rewrite of sealed segments could free.
+    /// Estimate of the bytes among them that a rewrite of segments could free.
     pub reclaimable_bytes: u64,
 }
 
@@ -61,8 +61,6 @@ pub(crate) fn usage(
 ) -> Result<Vec<TopicUsage>, StoreError> {
     let end = view.catch_up()?;
     let (list, floors, limits) = (view.list(), view.floors(), view.retentions());
-    let before_last_two = list.segments().len().checked_sub(2).and_then(|at| list.segments().get(at));
-    let sealed = before_last_two.map_or(0, |segment| segment.base_offset());
     let mut found = UsageByTopic::new(&floors);
     for (topic, limits) in limits {
         found.of(&topic).limits = limits;
@@ -89,10 +87,10 @@ pub(crate) fn usage(
                 } else {
                     usage.live_bytes += bytes;
                 }
-                if !is_hidden || is_new_segment || offset >= sealed || run.end != offset {
+                if !is_hidden || is_new_segment || run.end != offset {
                     found.end_run(&mut run);
                 }
-                if is_hidden && offset < sealed {
+                if is_hidden {
                     if run.topics.is_empty() {
                         run.start = offset;
                     }

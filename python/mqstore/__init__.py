@@ -30,7 +30,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._delivery.consumer import Consumer, OffsetCommit
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import PendingTransaction, Transaction
-    from mqstore._delivery.work_queue import Lease, WorkQueue, WorkQueueCounts
+    from mqstore._delivery.work_queue import Delay, Lease, WorkQueue, WorkQueueCounts
     from mqstore._options import BrokerOptions, StoreOptions
     from mqstore._publish.clean import clean
     from mqstore._publish.fetch import fetch, published
@@ -43,7 +43,7 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "AppendResult", "AppendResults", "Archive", "ArchiveFile", "ArchiveQueue", "ArchiveReport", "ArchiveRestoreReport",
     "ArchiveVerifyReport", "BrokerOptions", "Change", "CleanReport", "CompactionReport", "Consumer",
-    "ConsumerClosedError", "CopyGap", "CorruptionError", "DelayStats", "DelayedInfo", "DiskFullError", "DledgerInfo",
+    "ConsumerClosedError", "CopyGap", "CorruptionError", "Delay", "DelayStats", "DelayedInfo", "DiskFullError", "DledgerInfo",
     "DledgerTerm", "Empty", "ExpireReport", "ExpiredFile", "ExpiredTopic", "ExportReport", "FetchReport",
     "ForkedProcessError", "Full", "GroupInfo", "GroupOffset", "HourRate", "ImportReport", "InvalidFilterError",
     "InvalidMessageError", "InvalidOptionError", "KeptSegment", "Lease", "LeaseLostError", "LeasedMessage",
@@ -76,7 +76,7 @@ _NAMES = {
     "_delivery.consumer": ("Consumer", "OffsetCommit"),
     "_delivery.delays": ("DelayStats",),
     "_delivery.transactions": ("PendingTransaction", "Transaction"),
-    "_delivery.work_queue": ("Lease", "WorkQueue", "WorkQueueCounts"),
+    "_delivery.work_queue": ("Delay", "Lease", "WorkQueue", "WorkQueueCounts"),
     "_options": ("BrokerOptions", "StoreOptions"),
     "_publish.clean": ("clean",),
     "_publish.fetch": ("fetch", "published"),

@@ -58,7 +58,7 @@ def reclaimed(path: Path, *, old: Path | None = None, **options: object) -> dict
             for name in (LONG, "metrics", "live"):
                 burst(store, name, 20)
         burst(store, "gone", 800)
-        # RocketMQ 5.5.0 derives the queues of the last ten segments only, and the last two are never rewritten.
+        # RocketMQ 5.5.0 derives the queues of the last ten segments only.
         burst(store, "live", LAST)
         assert 6 <= len(segments(path)) <= 9
         store.delete_topic("gone")

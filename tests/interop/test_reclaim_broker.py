@@ -87,7 +87,7 @@ def send(client: PoppingClient) -> dict[bytes, int]:
                 message("table", (f"table{number}", 200), keys=[f"k{number % 5}"]),
             ]
         )
-    # The last two segments are never rewritten.
+    # Segments without hidden messages.
     for number in range(14):
         client.produce([{"topic": "live", "queue_id": 0, "batch": burst("live", f"live{number}")}])
     return due

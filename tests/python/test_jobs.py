@@ -39,6 +39,28 @@ def dead_letters(store: mqstore.Store, queue: mqstore.WorkQueue) -> list[tuple[s
 # The default group.
 
 
+def test_counts_are_right_at_once_and_delays_are_listed(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs", max_attempts=1)
+    first = queue.put(b"later", delay=3600)
+    assert queue.counts() == mqstore.WorkQueueCounts(ready=0, delayed=1, leased=0, dying=0)
+    queue.put(b"now")
+    second = queue.put(b"sooner", delay="30m")
+    assert queue.counts() == mqstore.WorkQueueCounts(ready=1, delayed=2, leased=0, dying=0)
+    assert [one.queue_offset for one in queue.delayed()] == [second.queue_offset, first.queue_offset]
+    assert queue.delayed()[0].attempts == 0
+    assert 1700 < queue.delayed()[0].due.timestamp() - time.time() < 1900
+    assert queue.get(timeout=0).body == b"now"
+    # The get has passed the delayed message before it.
+    assert queue.counts() == mqstore.WorkQueueCounts(ready=0, delayed=2, leased=1, dying=0)
+    assert [one.queue_offset for one in queue.delayed()] == [second.queue_offset, first.queue_offset]
+    queue.put(b"bad")
+    queue.get(timeout=0).nack(delay=0)
+    assert queue.join(timeout=0) is False
+    assert (queue.counts().dead, queue.counts().ready) == (1, 0)
+    assert queue.redrive() == 1
+    assert (queue.counts().dead, queue.counts().ready) == (0, 1)
+
+
 def test_each_topic_has_its_own_default_group(store: mqstore.Store) -> None:
     jobs, mails = store.work_queue("jobs", max_attempts=1), store.work_queue("mails", max_attempts=1)
     assert (jobs.group, jobs.dead_letters) == ("workers-jobs", "%DLQ%workers-jobs")

@@ -34,6 +34,7 @@ PUBLIC = {
     "ConsumerClosedError",
     "CopyGap",
     "CorruptionError",
+    "Delay",
     "DelayStats",
     "DelayedInfo",
     "DiskFullError",

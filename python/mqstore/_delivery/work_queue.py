@@ -41,6 +41,27 @@ class Lease(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class Delay(_Report):
+    """A message of a work queue that is due later, from `WorkQueue.delayed`."""
+
+    topic: str
+    """Topic of the message: that of the queue, or one of RocketMQ's retry topics for it."""
+    queue_id: int
+    """Queue of the message."""
+    queue_offset: int
+    """Offset of the message in its queue: `Store.message_at` returns the message."""
+    attempts: int
+    """Number of its deliveries so far; 0 for a message that was put with a delay."""
+    due_timestamp: int
+    """Time from which a worker can get it, in epoch milliseconds."""
+
+    @property
+    def due(self) -> datetime:
+        """`due_timestamp` as an aware UTC datetime."""
+        return time_of(self.due_timestamp)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkQueueCounts(_Report):
     """Number of messages in a work queue, by state."""
 
@@ -52,6 +73,8 @@ class WorkQueueCounts(_Report):
     """Messages with a lease."""
     dying: int
     """Messages that become dead letters."""
+    dead: int = 0
+    """Dead letters of the group that were not redriven."""
 
 
 class WorkQueue(_native.NativeWorkQueue):
@@ -105,8 +128,19 @@ class WorkQueue(_native.NativeWorkQueue):
         return self.get(block=False)
 
     def counts(self) -> WorkQueueCounts:
-        """Returns the number of messages by state: ready, delayed, leased, and becoming dead letters."""
+        """Returns the number of messages by state: ready, delayed, leased, becoming dead letters, and dead letters.
+
+        It reads each new message once, because only the message says that it was put with a delay.
+        """
         return WorkQueueCounts(*self._counts())
+
+    def delayed(self) -> list[Delay]:
+        """Returns the messages that are due later: returned or put with a delay. The one that is due first is first.
+
+        Raises:
+            ShutDown: this handle is closed.
+        """
+        return [Delay(*row) for row in self._delays()]
 
     def leased(self) -> list[Lease]:
         """Returns the leases of all workers, the one that ends first at first.
@@ -135,4 +169,4 @@ class WorkQueue(_native.NativeWorkQueue):
         )
 
 
-WorkQueue.__module__ = WorkQueueCounts.__module__ = Lease.__module__ = "mqstore"
+WorkQueue.__module__ = WorkQueueCounts.__module__ = Lease.__module__ = Delay.__module__ = "mqstore"

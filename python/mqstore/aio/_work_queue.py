@@ -296,6 +296,7 @@ class WorkQueue(Handle):
     full = in_thread(mqstore.WorkQueue.full)
     counts = in_thread(mqstore.WorkQueue.counts)
     leased = in_thread(mqstore.WorkQueue.leased)
+    delayed = in_thread(mqstore.WorkQueue.delayed)
     peek = in_thread(mqstore.WorkQueue.peek)
     purge = in_thread(mqstore.WorkQueue.purge)
     shutdown = in_thread(mqstore.WorkQueue.shutdown)

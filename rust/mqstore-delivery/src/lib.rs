@@ -52,8 +52,8 @@ pub use transactions::{
 pub use unfinished::first_unfinished;
 pub use unique_id::message_of_id;
 pub use work::{
-    Backoff, Lease, LeaseInfo, LeasedMessage, NewWork, PutReservation, TryPut, WorkQueue, WorkQueueCounts,
-    WorkQueueOptions,
+    Backoff, DelayInfo, Lease, LeaseInfo, LeasedMessage, NewWork, PutReservation, TryPut, WorkQueue,
+    WorkQueueCounts, WorkQueueOptions,
 };
 
 #[cfg(test)]

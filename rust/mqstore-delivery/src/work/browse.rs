@@ -1,13 +1,15 @@
-//! Calls that need no worker: look at the next messages, list the leases, finish all that wait.
+//! Calls that need no worker: count and look at the next messages, list the leases and the messages that are due later,
+//! finish all that wait.
 
 use std::sync::Arc;
 
 use mqstore_base::message::StoredRecord;
+use mqstore_base::options::DamagePolicy;
 use mqstore_meta::{Progress, ProgressRecord};
 
-use super::inner::WorkQueueInner;
+use super::inner::{WorkQueueCounts, WorkQueueInner, WorkQueueState};
 use super::queue_leases::put_delay_until;
-use super::source::QueuePlace;
+use super::source::{QueuePlace, WorkSource};
 use crate::error::BrokerError;
 
 /// Number of messages that one step reads while it looks for those that are not delayed.
@@ -28,7 +30,95 @@ pub struct LeaseInfo {
     pub invisible_until_ms: i64,
 }
 
+/// A message that is due later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DelayInfo {
+    /// The topic of the message: that of the queue, or one of RocketMQ's retry topics for it.
+    pub topic: Arc<str>,
+    /// The queue of the message.
+    pub queue_id: i32,
+    /// The offset of the message in its queue.
+    pub queue_offset: i64,
+    /// Number of its deliveries so far.
+    pub attempts: u32,
+    /// The time from which a worker can get it, in epoch milliseconds.
+    pub due_ms: i64,
+}
+
 impl WorkQueueInner {
+    /// Returns the number of messages in each state. Reads the new messages once, because only they themselves say that
+    /// a put holds them back.
+    pub(super) fn exact_counts(&self, state: &mut WorkQueueState) -> Result<WorkQueueCounts, BrokerError> {
+        let now_ms = self.store().clock().now_ms();
+        for source in &mut state.sources {
+            self.look_for_held_back(source, now_ms)?;
+        }
+        let mut counts = self.counts(state)?;
+        for source in &state.sources {
+            let next = source.place.progress.lock().next();
+            let held_back = source.held_back.due_ms.range(next..).count() as u64;
+            let held_back = held_back.min(counts.ready);
+            counts.ready -= held_back;
+            counts.delayed += held_back;
+        }
+        counts.dead = self.dead_letter_count()?;
+        Ok(counts)
+    }
+
+    /// Notes which new messages a put holds back until after `now_ms`, and forgets those that are due or passed.
+    fn look_for_held_back(&self, source: &mut WorkSource, now_ms: i64) -> Result<(), BrokerError> {
+        let (min, max) = source.bounds(self.store())?;
+        let next = source.place.progress.lock().next().max(min);
+        let held_back = &mut source.held_back;
+        held_back.due_ms.retain(|offset, due_ms| *offset >= next && *due_ms > now_ms);
+        // A queue that was deleted begins again.
+        let from = if held_back.looked_to > max { next } else { next.max(held_back.looked_to) };
+        if from < max {
+            let QueuePlace { topic, queue_id, .. } = &*source.place;
+            let cursor = self.store().read(topic, *queue_id, Some(from), Some(max), None)?;
+            // A damaged message counts as ready: the get of it raises.
+            let mut cursor = cursor.on_damage(DamagePolicy::Skip);
+            loop {
+                let records = cursor.next_batch(READ_TOGETHER)?;
+                if records.is_empty() {
+                    break;
+                }
+                let delays = records.iter().map(|record| (record.queue_offset, put_delay_until(record)));
+                let delays = delays.filter_map(|(offset, due_ms)| Some((offset, due_ms?)));
+                held_back.due_ms.extend(delays.filter(|(_, due_ms)| *due_ms > now_ms));
+            }
+        }
+        held_back.looked_to = max;
+        Ok(())
+    }
+
+    /// Returns the messages that are due later, the one that is due first at first.
+    pub(super) fn delays(&self, state: &mut WorkQueueState) -> Result<Vec<DelayInfo>, BrokerError> {
+        let now_ms = self.store().clock().now_ms();
+        let mut found = Vec::new();
+        for source in &mut state.sources {
+            self.look_for_held_back(source, now_ms)?;
+            let (min, _) = source.bounds(self.store())?;
+            let progress = source.place.progress.lock();
+            let returned = progress.all_waiting().map(|(offset, one)| (offset, one.attempt, one.visible_ms));
+            let new = source
+                .held_back
+                .due_ms
+                .range(progress.next()..)
+                .map(|(offset, due_ms)| (*offset, 0, *due_ms));
+            let later = returned.chain(new).filter(|(offset, _, due_ms)| *offset >= min && *due_ms > now_ms);
+            found.extend(later.map(|(queue_offset, attempts, due_ms)| DelayInfo {
+                topic: Arc::clone(&source.place.topic),
+                queue_id: source.place.queue_id,
+                queue_offset,
+                attempts,
+                due_ms,
+            }));
+        }
+        found.sort_by_key(|one| (one.due_ms, one.queue_id, one.queue_offset));
+        Ok(found)
+    }
+
     pub(super) fn peek(&self, count: usize) -> Result<Vec<StoredRecord>, BrokerError> {
         self.store().catch_up()?;
         let now_ms = self.store().clock().now_ms();

@@ -63,14 +63,16 @@ pub(super) struct WorkQueueState {
 /// Numbers of messages of a work queue by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkQueueCounts {
-    /// Messages that were never leased, or were returned and are due.
+    /// Messages that a worker could get now.
     pub ready: u64,
-    /// Messages that were returned and are due later.
+    /// Messages that were returned or put with a delay and are due later.
     pub delayed: u64,
     /// Messages that a worker has.
     pub leased: u64,
     /// Messages that are being moved to the dead letters.
     pub dying: u64,
+    /// Dead letters of the group that were not redriven.
+    pub dead: u64,
 }
 
 impl WorkQueueInner {
@@ -249,6 +251,7 @@ impl WorkQueueInner {
         progress.clock_record(self.store().clock().now_ms())
     }
 
+    /// Returns the counts without the dead letters. New messages that a put holds back count as ready.
     pub(super) fn counts(&self, state: &WorkQueueState) -> Result<WorkQueueCounts, BrokerError> {
         let now_ms = self.store().clock().now_ms();
         let mut counts = WorkQueueCounts::default();

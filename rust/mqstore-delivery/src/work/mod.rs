@@ -23,7 +23,7 @@ mod queue_leases;
 mod redrive;
 mod source;
 
-pub use browse::LeaseInfo;
+pub use browse::{DelayInfo, LeaseInfo};
 pub use inner::WorkQueueCounts;
 pub(crate) use inner::WorkQueueInner;
 pub use leased_message::{Lease, LeasedMessage};

@@ -11,7 +11,7 @@ use mqstore_base::message::{Appended, StoredRecord};
 use mqstore_base::wake_signal::LOOK;
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
-use super::browse::LeaseInfo;
+use super::browse::{DelayInfo, LeaseInfo};
 use super::get::GetRequest;
 use super::inner::{WorkQueueCounts, WorkQueueInner};
 use super::leased_message::{Lease, LeasedMessage};
@@ -356,7 +356,15 @@ impl WorkQueue {
     pub fn counts(&self) -> Result<WorkQueueCounts, BrokerError> {
         let mut state = self.core.state.lock();
         self.core.look_for_queues(&mut state)?;
-        self.core.counts(&state)
+        self.core.exact_counts(&mut state)
+    }
+
+    /// Returns the messages that are due later: returned or put with a delay. The one that is due first is first.
+    pub fn delays(&self) -> Result<Vec<DelayInfo>, BrokerError> {
+        self.check()?;
+        let mut state = self.core.state.lock();
+        self.core.look_for_queues(&mut state)?;
+        self.core.delays(&mut state)
     }
 
     /// Returns up to `count` messages that a worker could get now, in log order. Leases none.

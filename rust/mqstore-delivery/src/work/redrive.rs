@@ -20,6 +20,16 @@ const ADDED: [&str; 6] =
     [PROPERTY_CRC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, TIMER_DELIVER_MS];
 
 impl WorkQueueInner {
+    /// Returns the number of dead letters that were not redriven.
+    pub(super) fn dead_letter_count(&self) -> Result<u64, BrokerError> {
+        let (min, max) = match self.store().bounds(self.dead_letter_topic(), 0) {
+            Err(StoreError::TopicNotFound { .. }) => return Ok(0),
+            bounds => bounds?,
+        };
+        let queue = self.meta().queue_key(self.group(), self.dead_letter_topic(), 0)?;
+        Ok(max.saturating_sub(self.meta().offset(queue).unwrap_or(min).clamp(min, max)).unsigned_abs())
+    }
+
     /// Appends up to `limit` dead letters of the group again to their original topics, oldest first, as new messages.
     /// Returns their number. A dead letter that does not name its topic goes to this queue's topic. Those of a topic
     /// that was deleted since are passed over: a new topic of the name has none of the old messages. The group's

@@ -41,6 +41,16 @@ pub(super) struct WorkSource {
     pub(super) due_first: bool,
     /// Whether an error was noted and no read has succeeded since.
     pub(super) failing: bool,
+    pub(super) held_back: HeldBack,
+}
+
+/// The new messages that a put holds back. They are counted from here until a get passes them.
+#[derive(Debug, Default)]
+pub(super) struct HeldBack {
+    /// All messages before this offset were looked at.
+    pub(super) looked_to: i64,
+    /// The time of each in epoch milliseconds, by offset.
+    pub(super) due_ms: BTreeMap<i64, i64>,
 }
 
 /// A new message that was read and is not leased.
@@ -68,6 +78,7 @@ impl WorkSource {
             wait: None,
             due_first: true,
             failing: false,
+            held_back: HeldBack::default(),
         }
     }
 

@@ -531,10 +531,10 @@ impl NativeWorkQueue {
         Ok(maxsize > 0 && self.qsize(py)? >= maxsize)
     }
 
-    fn _counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
+    fn _counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64)> {
         let queue = self.queue()?;
         let counts = delivered(py, || queue.counts())?;
-        Ok((counts.ready, counts.delayed, counts.leased, counts.dying))
+        Ok((counts.ready, counts.delayed, counts.leased, counts.dying, counts.dead))
     }
 
     /// Returns up to `count` messages that `get` could return now, oldest first.
@@ -586,6 +586,15 @@ impl NativeWorkQueue {
             )
         };
         Ok(leases.into_iter().map(row).collect())
+    }
+
+    fn _delays(&self, py: Python<'_>) -> PyResult<Vec<LeaseRow>> {
+        let queue = self.queue()?;
+        let delays = delivered(py, || queue.delays())?;
+        let row = |one: mqstore::delivery::DelayInfo| {
+            (one.topic.to_string(), one.queue_id, one.queue_offset, one.attempts, one.due_ms)
+        };
+        Ok(delays.into_iter().map(row).collect())
     }
 
     /// Refuses further puts on every existing handle of this queue, and gets once the queue is empty.

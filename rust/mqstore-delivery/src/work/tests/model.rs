@@ -133,6 +133,20 @@ proptest! {
                     queue.join(NOW).unwrap();
                 }
             }
+            let (counts, delays) = (queue.counts().unwrap(), queue.delays().unwrap());
+            let open = known.values().filter(|one| !one.acked);
+            prop_assert_eq!(
+                counts.ready + counts.delayed + counts.leased + counts.dying + counts.dead,
+                open.clone().count() as u64
+            );
+            prop_assert_eq!(counts.delayed, delays.len() as u64);
+            // A message that used up its attempts becomes a dead letter without a delivery.
+            let later = open.filter(|one| one.invisible_until_ms.is_none() && one.from_ms > now(&world));
+            let mut later: Vec<_> = later.map(|one| (one.from_ms, one.attempts)).filter(|one| one.1 < MOST).collect();
+            later.sort_unstable();
+            let mut told: Vec<_> = delays.iter().map(|one| (one.due_ms, one.attempts)).filter(|one| one.1 < MOST).collect();
+            told.sort_unstable();
+            prop_assert_eq!(later, told);
         }
         // Until no message is left.
         for _ in 0..=MOST {

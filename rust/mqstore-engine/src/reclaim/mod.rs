@@ -79,11 +79,8 @@ impl Reclaim {
         control: &Arc<JobControl>,
     ) -> Result<ReclaimReport, StoreError> {
         self.engine.catch_up()?;
-        if !request.dry_run {
-            self.engine.flusher.flush_all(false)?;
-        }
         let mut meter = TaskMeter::start(&self.engine.files, control)?;
-        let mut rules = RecordRules::new(&self.engine, request);
+        let mut rules = RecordRules::begin(&self.engine, request)?;
         let surveyed = self.survey(&mut rules, &mut meter)?;
         self.rewrite_segments(&surveyed, request, &mut rules, &mut meter)
     }

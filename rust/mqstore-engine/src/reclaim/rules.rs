@@ -6,6 +6,7 @@
 //! - Not those to which a unit of a light queue points, also of a deleted topic.
 //! - Not deliveries of delayed messages, as long as the log can have the delayed message: an open without the saved
 //!   state of the delays searches the log for deliveries, and makes those again that it does not find.
+//! - Not the last one of the log, which the durable mark names.
 //! - Of each queue the first ones in the log. A broker that derives a queue begins at the offset of the first record
 //!   that it finds, and then counts without gaps.
 
@@ -41,6 +42,7 @@ pub(super) struct RecordRules<'a> {
     engine: &'a Engine,
     floors: Arc<FloorTable>,
     log_start: u64,
+    last_record: u64,
     erase: &'a BTreeSet<String>,
     topics: HashMap<Box<str>, Arc<TopicRules>>,
     queues: HashMap<(Arc<str>, i32), QueueRules>,
@@ -91,10 +93,21 @@ struct QueueRules {
 }
 
 impl<'a> RecordRules<'a> {
-    pub(super) fn new(engine: &'a Engine, request: &'a ReclaimRequest) -> Self {
+    /// Makes the rules for the floors of now, and syncs the log.
+    ///
+    /// # Errors
+    /// Errors of the sync.
+    pub(super) fn begin(engine: &'a Engine, request: &'a ReclaimRequest) -> Result<Self, StoreError> {
         let (floors, erase) = (engine.floors(), &request.erase);
-        let log_start = engine.log.list().min_offset();
-        Self { engine, floors, log_start, erase, topics: HashMap::new(), queues: HashMap::new(), blocks: 0 }
+        if !request.dry_run {
+            // Once for each slot of the durable mark. Both then name a record behind those that the floors hide, or the
+            // last one of these.
+            engine.flusher.flush_all(false)?;
+            engine.flusher.flush_all(false)?;
+        }
+        let (log_start, last_record) = (engine.log.list().min_offset(), engine.log.sync_point().last_offset);
+        let (topics, queues) = (HashMap::new(), HashMap::new());
+        Ok(Self { engine, floors, log_start, last_record, erase, topics, queues, blocks: 0 })
     }
 
     /// Returns the rules for `topic`.
@@ -129,7 +142,7 @@ impl<'a> RecordRules<'a> {
         if at >= topic.floor {
             return Ok(RecordState::Live);
         }
-        if !topic.may_replace || record.queue_id < 0 {
+        if !topic.may_replace || record.queue_id < 0 || at == self.last_record {
             return Ok(RecordState::Hidden);
         }
         let deleted = topic.deleted;

@@ -385,7 +385,7 @@ mod tests {
         let (writer, request) = (store.writer("survey the log").unwrap(), ReclaimRequest::default());
         let control = Arc::new(JobControl::default());
         let mut meter = TaskMeter::start(&writer.engine.files, &control).unwrap();
-        let mut rules = RecordRules::new(&writer.engine, &request);
+        let mut rules = RecordRules::begin(&writer.engine, &request).unwrap();
         let found = writer.reclaim.survey(&mut rules, &mut meter).unwrap();
         assert!(found.segments.len() > 3);
         for segment in &found.segments {

@@ -88,7 +88,11 @@ fn logged(store: &Store, from: Option<u64>) -> usize {
 }
 
 fn verify_clean(world: &World) {
-    let report = mqstore_inspect::verify(&world.files(), &options(), &mut |_| Ok(())).unwrap();
+    verify_clean_with(world, &options());
+}
+
+fn verify_clean_with(world: &World, options: &StoreOptions) {
+    let report = mqstore_inspect::verify(&world.files(), options, &mut |_| Ok(())).unwrap();
     assert!(report.ok, "{:#?}", report.problems);
 }
 
@@ -300,28 +304,35 @@ fn a_log_that_never_fills_a_segment_is_closed_if_that_pays() {
     let (world, _, clock) = World::simulated();
     let options = StoreOptions { segment_bytes: 1 << 20, allocation_bytes: 4096, ..options() };
     let store = world.open(OpenMode::Create, &options).unwrap();
-    fill(&store, &clock, &["a", "b", "live"], 20);
-    let before = segments(&world);
+    fill(&store, &clock, &["live", "b", "a", "b"], 20);
     hide(&store, "a", 1);
     let done = reclaim(&store, &ReclaimRequest::default()).unwrap();
     assert!(done.segments.is_empty() && done.kept[0].reason.contains("does not pay"), "{done:#?}");
     assert_eq!(segments(&world).len(), 1);
+    let before = segments(&world);
 
     store.remove_topic("b").unwrap();
     assert_eq!(reclaim(&store, &preview()).unwrap().segments.len(), 1);
-    assert_eq!(segments(&world), before);
+    assert!(segments(&world) == before);
     let done = reclaim(&store, &ReclaimRequest::default()).unwrap();
     let [one] = done.segments.try_into().unwrap();
-    assert!(one.reclaimed_bytes > 39 * body("a", 0).len() as u64 / 2, "{one:?}");
+    assert!(one.reclaimed_bytes > 59 * body("a", 0).len() as u64 / 2, "{one:?}");
     assert_eq!(segments(&world).len(), 2);
-    fill(&store, &clock, &["live"], 2);
+    // The durable mark names the last record of the log, which is hidden.
     store.close().unwrap();
-    for mode in [OpenMode::Read, OpenMode::ReadWrite] {
+    let mut live = 20;
+    for mode in [OpenMode::Read, OpenMode::ReadWrite, OpenMode::Read, OpenMode::ReadWrite] {
         let store = world.open(mode, &options).unwrap();
         assert_eq!(store.notes(), Vec::<String>::new());
-        expect(&store, "live", 0, 22);
+        expect(&store, "live", 0, live);
         expect(&store, "a", 19, 20);
+        if mode == OpenMode::ReadWrite {
+            fill(&store, &clock, &["live"], 2);
+            live += 2;
+        }
+        store.close().unwrap();
     }
+    verify_clean_with(&world, &options);
 }
 
 #[test]
@@ -463,7 +474,7 @@ fn segments_that_a_retention_deletes_meanwhile_are_passed_over() {
     let files = world.files();
     writer.engine.flusher.flush_all(false).unwrap();
     let mut meter = TaskMeter::start(&files, &control).unwrap();
-    let mut rules = RecordRules::new(&writer.engine, &request);
+    let mut rules = RecordRules::begin(&writer.engine, &request).unwrap();
     let surveyed = writer.reclaim.survey(&mut rules, &mut meter).unwrap();
     let planned = surveyed.choose(false);
     fill(&store, &clock, &["live"], 20);

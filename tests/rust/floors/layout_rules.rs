@@ -5,7 +5,7 @@ use crate::rust_source::{self, Token};
 use crate::tree::{Finding, Tree};
 
 /// Each crate of ours, and which of the others it may depend on.
-const CRATES: [(&str, &[&str]); 14] = [
+const CRATES: [(&str, &[&str]); 15] = [
     ("mqstore-format", &[]),
     ("mqstore-io", &[]),
     ("mqstore-arrow", &["mqstore-format"]),
@@ -52,6 +52,7 @@ const CRATES: [(&str, &[&str]); 14] = [
         ],
     ),
     ("mqstore-results", &["mqstore-base", "mqstore-io"]),
+    ("mqstore-transfer", &["mqstore-base", "mqstore-delivery", "mqstore-engine", "mqstore-format"]),
     (
         "mqstore",
         &[
@@ -66,6 +67,7 @@ const CRATES: [(&str, &[&str]); 14] = [
             "mqstore-io",
             "mqstore-log",
             "mqstore-results",
+            "mqstore-transfer",
         ],
     ),
     ("mqstore-python", &["mqstore"]),

@@ -117,6 +117,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
         "mqstore-results",
         &[&["manifest", "partial", "requests"], &["upload"], &["clean", "fetch", "publication"]],
     ),
+    ("mqstore-transfer", &[&["append", "record_copy"], &["pass"]]),
     ("mqstore", &[&["append", "compaction", "delivery", "inspect", "io", "read", "store"]]),
     (
         "mqstore-python",

@@ -39,6 +39,7 @@ fn sources() -> Vec<(PathBuf, String)> {
         "mqstore-archive/src",
         "mqstore-results/src",
         "mqstore-delivery/src",
+        "mqstore-transfer/src",
         "mqstore-io/src",
     ] {
         collect(&root.join(part), &mut files);

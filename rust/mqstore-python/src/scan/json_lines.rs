@@ -134,7 +134,7 @@ fn push_option(out: &mut Vec<u8>, text: Option<&str>) {
     }
 }
 
-pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
+fn push_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     for char in text.chars() {
         match char {

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from os import PathLike
+from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, final, overload
 
 from typing_extensions import disjoint_base
@@ -31,32 +33,32 @@ from mqstore.types import (
 )
 
 __all__ = [
-    "AppendResult", "AppendResults", "ArchiveRestore", "ArchiveStream", "ArchiveTarget", "ArchivedRecordStream",
-    "ArchivedRecords", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage", "LineStream",
-    "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message", "MessageIterator", "NativeChecks",
-    "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "PartialFile", "PartialFolder",
-    "QueuedAppend", "RemoteDirectory", "ResultManifest", "ResultPublication", "ResultTarget", "ScanRows", "ScanStream",
-    "SqlFilter", "StageFile", "Stager", "StepWrite", "StoredMessage", "TableLoad", "TableRows", "TestClock",
-    "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows",
-    "archive_state", "archived_files", "archived_records", "begin_step", "cancel_delayed", "check_division",
-    "check_options", "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store", "create_segment",
-    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms",
-    "export_settings", "floor_offset", "forget_archive_columns", "group_lags", "groups", "has_archive", "info",
-    "is_held", "is_reclaimed_at", "is_reserved", "is_settled", "is_system_topic", "key_hashes", "link_archive",
-    "link_unknown_archive", "make_topics", "message_ids", "namespaces", "offset_history", "pending_transactions",
-    "pop_record", "prepare_stage", "publish_file", "publish_folder", "quotas", "read_archive_footers", "read_log",
-    "reason_of", "rebuild", "reclaim", "remove_export_state", "repair", "replace_cached", "replace_file",
-    "reschedule_delayed", "resume_step", "retention_limits", "retention_usage", "saved_offsets", "scan_archive",
-    "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "set_archive", "set_retention",
-    "staged_job", "sync_groups", "sync_part", "tags_codes", "unlink_archive", "update_topic", "verify",
-    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
-    "was_step_done", "work_counts", "writer_pid",
+    "AppendResult", "AppendResults", "ArchiveRestore", "ArchiveStream", "ArchiveTarget", "CompactionJob", "ExportRules",
+    "ExportStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue",
+    "Message", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
+    "NativeWorkQueue", "PartialFile", "PartialFolder", "QueuedAppend", "RemoteDirectory", "ResultManifest",
+    "ResultPublication", "ResultTarget", "ScanRows", "ScanStream", "SqlFilter", "StageFile", "Stager", "StepWrite",
+    "StoreCopy", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "TopicCopy", "__version__",
+    "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "archive_state", "archived_files",
+    "begin_step", "cancel_delayed", "check_division", "check_options", "check_rows", "check_settings", "check_staged",
+    "compaction_end", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json",
+    "copy_store", "create_segment", "decode_records", "delay_counts", "delete_namespace", "delete_topic",
+    "expire_after_ms", "expired_to_ms", "export_settings", "floor_offset", "forget_archive_columns", "group_lags",
+    "groups", "has_archive", "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled", "is_system_topic",
+    "key_hashes", "link_archive", "link_unknown_archive", "make_topics", "message_ids", "namespaces", "offset_history",
+    "pending_transactions", "pop_record", "prepare_stage", "publish_file", "publish_folder", "quotas",
+    "read_archive_footers", "read_log", "reason_of", "rebuild", "reclaim", "remove_export_state", "repair",
+    "replace_cached", "reschedule_delayed", "resume_step", "retention_limits", "retention_usage",
+    "saved_offsets", "scan_archive", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema",
+    "set_archive", "set_retention", "staged_job", "sync_groups", "sync_part", "tags_codes", "unlink_archive",
+    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
+    "waiting_record", "was_step_done", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
 
 _Step = TypeVar("_Step")
+_Path: TypeAlias = str | PathLike[str]
 _Place: TypeAlias = str | RemoteDirectory
 _PlaceToEnd: TypeAlias = tuple[_Place, DledgerEnd]
 # Validity, offsets and data of an Arrow column.
@@ -707,20 +709,84 @@ class LineStream(_Pass[tuple[bytes, int, list[tuple[str, int]], int]]):
     """One pass over the messages as JSON lines; created by `scan_lines`."""
 
 @final
-class CopyStream(_Pass[tuple[bytes, int, int, list[tuple[str, int]], int]]):
-    """One pass over the messages that appends them to another store; created by `scan_copy`."""
+class StoreCopy(Iterator[tuple[int, int]]):
+    """A copy of messages to another store in progress, which a later call resumes. A call at a time."""
 
-    def copy_archived(self, archived: ArchivedRecords) -> tuple[bytes, int, int, list[tuple[str, int]]]:
-        """Copies records of an archive, which are before those of the scan.
-
-        Returns the values of a step, without the log offset.
-        """
+    def __new__(cls, mapping: _Path, digest: str, topics: list[str] | None, keep_waiting: bool) -> Self: ...
     @property
-    def has_deleted(self) -> bool:
-        """Whether records were deleted from the log before the scan read them."""
+    def rules(self) -> ExportRules | None:
+        """The rules of the interrupted call that this one resumes; None if it resumes none."""
+    @property
+    def keeps(self) -> bool:
+        """Whether messages keep their queue offsets."""
+    @property
+    def made(self) -> list[str]:
+        """The topics that the copy has created in the target."""
+    @property
+    def messages(self) -> tuple[int, int]:
+        """The number of copied messages, and of those with another queue offset than in the source."""
+    @property
+    def left_out(self) -> dict[str, int]:
+        """The numbers of records that are left out, by reason."""
     @property
     def refused_topics(self) -> list[str]:
-        """The topics whose messages were left out, because the target cannot have a topic of this name."""
+        """The topics whose messages are left out, because the target cannot have a topic of this name."""
+    def begin(
+        self,
+        source: _PlaceToEnd,
+        target: NativeStore,
+        older: NativeStore | None,
+        request: dict[str, Any],
+        rules: ExportRules,
+        keeps: bool,
+        made: list[str],
+    ) -> None:
+        """Begins to copy the records that a request for the source selects.
+
+        Args:
+            source: the place of the source.
+            target: the store to write.
+            older: the source with its archive; None if the records before its log are left out.
+            request: the request, whose `from` is the log offset at which the copy begins.
+            rules: what the copy contains.
+            keeps: whether messages keep their queue offsets.
+            made: the topics that the copy has created in the target.
+        """
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[int, int]: ...
+    def publish(self, target: NativeStore) -> int:
+        """Makes the target durable, and gives the file of positions its name. Returns the length of the file."""
+    def close(self) -> None:
+        """Ends the scan of the source. Its threads have stopped when this returns."""
+
+@final
+class TopicCopy:
+    """The state of a copy of topics in several calls, in a folder. A call at a time."""
+
+    def __new__(cls, folder: _Path, source: str, target: str, topics: list[str]) -> Self: ...
+    @property
+    def position(self) -> int | None:
+        """The log offset of the source up to which the topics are copied; None before the first call."""
+    @property
+    def mapping(self) -> Path:
+        """The file of positions of the call that runs."""
+    def begin(self, limit: int, first: dict[str, int] | None) -> None:
+        """Begins a call that copies up to a log offset of the source.
+
+        Args:
+            limit: the log offset.
+            first: the first offset that the log has in each queue, named `topic/queue`. None continues a call that was
+                interrupted.
+        """
+    def finish(self) -> None:
+        """Counts the call as complete: its messages are in the target, and its file has its name."""
+    def translate(self, topic: str, queue_id: int, offset: int) -> tuple[int, bool] | None:
+        """Returns the offset in the target of the first copied message at or after an offset of the source.
+
+        And whether the copy lacks messages at or after it. None for a queue without copied messages.
+        """
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        """Returns the messages that are not in the copy: topic, queue, and first and end of the offsets."""
 
 @final
 class ExportRules:
@@ -728,8 +794,8 @@ class ExportRules:
 
     def __new__(cls, path: _Place | _PlaceToEnd, topics: list[str] | None, keep_waiting: bool) -> Self: ...
     @staticmethod
-    def decode(encoded: bytes, topics: list[str] | None, keep_waiting: bool) -> ExportRules | None:
-        """Restores rules from the result of `encode`; None if it is not complete."""
+    def stored(dest: _Path, topics: list[str] | None, keep_waiting: bool) -> ExportRules | None:
+        """Loads the rules that an interrupted export to the path `dest` has stored; None if they are not complete."""
     def encode(self) -> bytes:
         """Returns the rules as bytes, without the topics."""
     @property
@@ -737,9 +803,6 @@ class ExportRules:
         """The log offset at which the export ends."""
     def has_late_queue(self, path: _Place | _PlaceToEnd) -> bool:
         """Returns whether a queue of the exported topics in the directory `path` begins after offset 0."""
-    @property
-    def waiting_topics(self) -> list[str]:
-        """The topics in which messages wait that the export contains."""
     @property
     def topics(self) -> list[str] | None:
         """The topics whose records the export must read; None is all."""
@@ -805,15 +868,6 @@ def key_hashes(topics: _Column, keys: _Column, rows: int) -> bytes: ...
 def message_ids(hosts: _Column, offsets: tuple[bytes | None, bytes], rows: int) -> list[str | None]: ...
 def scan_lines(source: _PlaceToEnd, request: dict[str, Any], rules: ExportRules) -> LineStream: ...
 def scan_export(source: _PlaceToEnd, request: dict[str, Any], rules: ExportRules) -> ExportStream: ...
-def scan_copy(
-    source: _PlaceToEnd,
-    request: dict[str, Any],
-    target: NativeStore,
-    rules: ExportRules,
-    done: int | CopyStream | None,
-    part: str,
-    stops_at_deletion: bool,
-) -> CopyStream: ...
 def export_settings(path: _Place | _PlaceToEnd, topics: list[str] | None) -> tuple[dict[str, str], dict[str, str]]: ...
 def is_system_topic(topic: str) -> bool: ...
 def check_settings(topics: dict[str, str], groups: dict[str, str]) -> None: ...

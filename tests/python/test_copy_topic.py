@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import mqstore
 from conftest import SMALL, Cli
-from mqstore._admin import copy_topic as module
-from mqstore._admin.copy_topic import extend, translated
+from mqstore import _native
 
 
 def fill(home: Path, first: int, count: int, topic: str = "orders") -> None:
@@ -114,54 +113,6 @@ def test_delayed_messages_are_copied_after_their_delivery(tmp_path: Path) -> Non
     assert bodies(target) == [*numbered(0, 4), "orders-5", "orders-6"]
 
 
-@pytest.mark.slow
-def test_a_copy_can_be_interrupted_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = 0
-
-    class StopError(Exception):
-        """The end of the process, as far as the copy can tell."""
-
-    def counting(real: Any, at: int) -> Any:
-        def call(*arguments: Any) -> Any:
-            nonlocal steps
-            steps += 1
-            if steps == at:
-                raise StopError
-            found = real(*arguments)
-            steps += 1
-            if steps == at:
-                raise StopError
-            return found
-
-        return call
-
-    from mqstore._admin.export.partial import Partial
-
-    at = 0
-    while True:
-        at += 1
-        home, target = tmp_path / f"source-{at}", tmp_path / f"target-{at}"
-        fill(home, 0, 20)
-        mqstore.copy_topic(home, target, "orders")
-        fill(home, 20, 20)
-        steps = 0
-        with monkeypatch.context() as patch:
-            durable = ((module, "replace_state"), (Partial, "save"), (Partial, "publish"))
-            for where, name in durable:
-                patch.setattr(where, name, counting(getattr(where, name), at))
-            try:
-                mqstore.copy_topic(home, target, "orders")
-            except StopError:
-                pass
-            else:
-                break
-        fill(home, 40, 10)
-        mqstore.copy_topic(home, target, "orders")
-        mqstore.copy_topic(home, target, "orders")
-        assert bodies(target) == numbered(0, 50), f"step {at}"
-    assert at > 5
-
-
 def test_a_batch_is_one_message_with_several_offsets(tmp_path: Path) -> None:
     home, target = tmp_path / "source", tmp_path / "target"
     with mqstore.open(home, "create", options=SMALL) as store:
@@ -173,16 +124,9 @@ def test_a_batch_is_one_message_with_several_offsets(tmp_path: Path) -> None:
         with mqstore.open(path) as store:
             found = [(message.queue_offset, [one.body for one in message.batch()]) for message in store.read("orders")]
         assert found == [(first, [b"orders-%d" % (first + at) for at in range(4)]) for first in range(0, 12, 4)]
-    state = json.loads((tmp_path / "target.mapping" / "state.json").read_bytes())
-    assert [translated(state["runs"]["orders/0"], offset) for offset in (0, 3, 5, 12)] == [0, 3, 5, 12]
-
-
-def test_offsets_of_messages_that_were_not_copied() -> None:
-    runs: module.Runs = []
-    for old, new in ((5, 0), (6, 1), (9, 2), (10, 3), (14, 7), (20, 13)):
-        extend(runs, old, new)
-    assert runs == [[5, 0, 2], [9, 2, 12]]
-    assert [translated(runs, offset) for offset in (0, 5, 6, 7, 8, 9, 12, 20, 21)] == [0, 0, 1, 2, 2, 2, 5, 13, 14]
+    state = _native.TopicCopy(tmp_path / "target.mapping", os.path.realpath(home), os.path.realpath(target), ["orders"])
+    found = [state.translate("orders", 0, offset) for offset in (0, 3, 5, 12)]
+    assert found == [(offset, False) for offset in (0, 3, 5, 12)]
 
 
 def test_what_cannot_be_copied_is_refused_before_anything_is_written(tmp_path: Path) -> None:

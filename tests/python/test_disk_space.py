@@ -20,7 +20,7 @@ import mqstore
 import mqstore.testing
 from conftest import Cli
 from loop_device import Disk, obstacle
-from mqstore._admin.files import replace_state
+from mqstore import _native
 
 MODES = ["async", "sync", "manual", "pooled"]
 MIB = 1 << 20
@@ -189,10 +189,12 @@ def test_a_store_with_the_default_sizes_works_on_a_small_volume(small_disk: Disk
 
 
 def test_a_replacement_that_fails_leaves_the_old_file_alone(small_disk: Disk) -> None:
-    path = small_disk.path / "state"
-    replace_state(path, {"old": 1})
-    with pytest.raises(OSError, match="No space left"):
-        replace_state(path, {"new": "x" * shutil.disk_usage(small_disk.path).total})
-    assert path.read_bytes() == b'{"old": 1}'
-    assert not path.with_name("state.new").exists()
+    path = small_disk.path / "state.json"
+    state = _native.TopicCopy(small_disk.path, "source", "target", ["t"])
+    state.begin(1, None)
+    old = path.read_bytes()
+    with pytest.raises(OSError, match="no space left"):
+        state.begin(2, {"x" * shutil.disk_usage(small_disk.path).total: 0})
+    assert path.read_bytes() == old
+    assert not path.with_name("state.json.new").exists()
     path.unlink()

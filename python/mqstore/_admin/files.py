@@ -1,15 +1,13 @@
-"""Local files: replacement in one step, errors of a full disk, and a lock against a second call."""
+"""Local files: errors of a full disk, and a lock against a second call."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mqstore import _native
 from mqstore.errors import DiskFullError
 
 if TYPE_CHECKING:
@@ -34,11 +32,6 @@ def scratch() -> Iterator[Path]:
 
     with TemporaryDirectory(prefix="mqstore-") as folder, disk_of(Path(folder), "preparing the result"):
         yield Path(folder)
-
-
-def replace_state(path: Path, state: dict[str, Any]) -> None:
-    """Replaces a state file in one step, durably. A failure leaves the old file, and no other."""
-    _native.replace_file(path, f"{path}.new", json.dumps(state).encode())
 
 
 def only_one(file: int, path: Path | str) -> None:

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore::io::sync::Mutex;
-use mqstore::io::{OsVfs, Vfs, commit};
+use mqstore::io::{OsVfs, commit};
 use mqstore::results::partial;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -42,12 +42,6 @@ fn publish_file(py: Python<'_>, path: PathBuf, dest: PathBuf) -> PyResult<()> {
 #[pyfunction]
 fn publish_folder(py: Python<'_>, folder: PathBuf, dest: PathBuf) -> PyResult<()> {
     stepped(py, &dest, |vfs| commit::publish_folder(vfs, &folder, &dest))
-}
-
-/// Replaces a file in one step, durably. A failure leaves the old file. `new` is a name in the same folder.
-#[pyfunction]
-fn replace_file(py: Python<'_>, path: PathBuf, new: PathBuf, content: &[u8]) -> PyResult<()> {
-    stepped(py, &path, |vfs| vfs.write_atomic(&path, &new, content))
 }
 
 /// Replaces a file that may be lost or damaged after a crash. `new` is a name of this call in the same folder.
@@ -172,6 +166,5 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sync_part, module)?)?;
     module.add_function(wrap_pyfunction!(publish_file, module)?)?;
     module.add_function(wrap_pyfunction!(publish_folder, module)?)?;
-    module.add_function(wrap_pyfunction!(replace_file, module)?)?;
     module.add_function(wrap_pyfunction!(replace_cached, module)?)
 }

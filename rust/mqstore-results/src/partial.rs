@@ -21,6 +21,9 @@ use serde_json::{Map, Value};
 /// Maximum bytes of a state.
 const MOST_STATE: u64 = 64 << 20;
 
+/// Maximum bytes of rules.
+const MOST_RULES: u64 = 4 << 30;
+
 /// The members of a state that belong to the caller.
 pub type Members = Map<String, Value>;
 
@@ -61,6 +64,11 @@ impl ExportState {
         members.insert("digest".to_owned(), self.digest.as_str().into());
         replace(".partial.state", &serde_json::to_vec(&members)?)
     }
+}
+
+/// Returns what an export to `dest` contains, as an interrupted call has stored it.
+pub fn stored_rules(vfs: &dyn Vfs, dest: &Path) -> Option<Vec<u8>> {
+    vfs.read_file(&with_ending(dest, ".partial.rules"), MOST_RULES).ok()
 }
 
 /// Removes the state of an export to `dest`.

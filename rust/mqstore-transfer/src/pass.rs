@@ -14,7 +14,7 @@ use crate::record_copy::{RawRecords, RecordCopy, is_delivery};
 
 /// The messages that one pass copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CopyPart {
+pub(crate) enum CopyPart {
     /// All of them. Each queue of the target continues at its end.
     #[default]
     All,
@@ -36,7 +36,7 @@ impl CopyPart {
 
 /// The state of a pass.
 #[derive(Default)]
-pub struct CopyPass {
+pub(crate) struct CopyPass {
     part: CopyPart,
     /// Number of queues of each topic of the target.
     queues: BTreeMap<String, u32>,
@@ -50,15 +50,15 @@ pub struct CopyPass {
 
 /// The result of one step of a copy.
 #[derive(Debug, Default)]
-pub struct CopiedRecords {
+pub(crate) struct CopiedRecords {
     /// JSON lines with old and new positions.
-    pub mapping: Vec<u8>,
+    pub(crate) mapping: Vec<u8>,
     /// Number of messages.
-    pub messages: u64,
+    pub(crate) messages: u64,
     /// Number of messages with another queue offset than in the source.
-    pub renumbered: u64,
+    pub(crate) renumbered: u64,
     /// Numbers of records that are left out.
-    pub left_out: OmissionCounts,
+    pub(crate) left_out: OmissionCounts,
 }
 
 impl CopiedRecords {
@@ -74,14 +74,14 @@ impl CopyPass {
     ///
     /// # Errors
     /// Errors of reading the log.
-    pub fn new(part: CopyPart, target: &Store, done: Option<u64>) -> Result<Self, StoreError> {
+    pub(crate) fn new(part: CopyPart, target: &Store, done: Option<u64>) -> Result<Self, StoreError> {
         // The target may have deleted a topic since.
         let whole = |from| target.log().scan(Some(from)).map(LogCursor::with_deleted);
         Ok(Self { part, done: done.map(whole).transpose()?, ..Self::default() })
     }
 
     /// Returns the topics whose messages were left out, because the target cannot have a topic of this name.
-    pub fn refused(&self) -> &BTreeSet<String> {
+    pub(crate) fn refused(&self) -> &BTreeSet<String> {
         &self.refused
     }
 
@@ -91,7 +91,7 @@ impl CopyPass {
     /// # Errors
     /// Those of an append; [`StoreError::InvalidMessage`] if another program has appended to the target of an
     /// interrupted pass.
-    pub fn copy(
+    pub(crate) fn copy(
         &mut self,
         source: &Store,
         target: &Broker,

@@ -22,6 +22,9 @@ const COPY_BYTES: usize = 4 << 20;
 pub const NOT_COPIED: [&str; 4] =
     [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TIMER_ORIGIN_OFFSET];
 
+/// A record: its log offset and its bytes.
+pub type LogRecord = (u64, Vec<u8>);
+
 /// Records as stored, one after the other.
 #[derive(Debug, Default)]
 pub struct RawRecords {
@@ -31,11 +34,11 @@ pub struct RawRecords {
 }
 
 impl RawRecords {
-    /// Returns the records of an archive, which are log offsets and bytes.
+    /// Returns the records of an archive.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for a record that does not decode.
-    pub fn of(records: &[(u64, Vec<u8>)]) -> Result<Self, StoreError> {
+    pub fn of(records: &[LogRecord]) -> Result<Self, StoreError> {
         let mut raw = Self::default();
         for (offset, bytes) in records {
             let record = RecordView::decode(bytes)

@@ -52,7 +52,17 @@ const CRATES: [(&str, &[&str]); 15] = [
         ],
     ),
     ("mqstore-results", &["mqstore-base", "mqstore-io"]),
-    ("mqstore-transfer", &["mqstore-base", "mqstore-delivery", "mqstore-engine", "mqstore-format"]),
+    (
+        "mqstore-transfer",
+        &[
+            "mqstore-base",
+            "mqstore-delivery",
+            "mqstore-engine",
+            "mqstore-format",
+            "mqstore-io",
+            "mqstore-results",
+        ],
+    ),
     (
         "mqstore",
         &[

@@ -117,7 +117,10 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
         "mqstore-results",
         &[&["manifest", "partial", "requests"], &["upload"], &["clean", "fetch", "publication"]],
     ),
-    ("mqstore-transfer", &[&["append", "record_copy"], &["pass"]]),
+    (
+        "mqstore-transfer",
+        &[&["append", "positions", "record_copy"], &["pass", "topic_copy"], &["store_copy"]],
+    ),
     ("mqstore", &[&["append", "compaction", "delivery", "inspect", "io", "read", "store"]]),
     (
         "mqstore-python",

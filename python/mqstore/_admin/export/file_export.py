@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 from mqstore import _extras, _native
 from mqstore._admin.export.columns import column_file
 from mqstore._admin.export.counts import Counts
-from mqstore._admin.export.partial import Partial
+from mqstore._admin.export.partial import Partial, only_writer
 from mqstore._admin.export.parts import Parts
 from mqstore._admin.export.run import Export
 from mqstore._admin.files import locked_folder
@@ -30,7 +30,8 @@ class FileExport(Export):
         """Writes JSON lines to a file, or resumes an interrupted call."""
         self._must_be_free(self.dest)
         counts = Counts()
-        with Partial(self.dest, self._digest("jsonl"), rules := self.rules(self.dest)) as partial:
+        with only_writer(self.dest):
+            partial = Partial(self.dest, self._digest("jsonl"), rules := self.rules(self.dest))
             start = self._resume(partial, counts)
             stream = _native.scan_lines(self.source, self._chosen(rules, start), rules.get())
             with closing(stream):

@@ -7,37 +7,37 @@ delivered meanwhile.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from mqstore import _native
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from mqstore import _native
+    from pathlib import Path
 
 
 class Rules:
     """The rules of an export, stored before the first state that depends on them."""
 
-    def __init__(self, dest: Path, make: Callable[[bytes | None], _native.ExportRules | None]) -> None:
-        self._path = Path(f"{dest}.partial.rules")
+    def __init__(
+        self, dest: Path, topics: list[str] | None, keep_waiting: bool, make: Callable[[], _native.ExportRules]
+    ) -> None:
+        """Creates the rules of an export to `dest`. `make` makes them, as of now."""
+        self._stored_at = (dest, topics, keep_waiting)
         self._make = make
         self._stored = False
         self._rules: _native.ExportRules | None = None
 
     def load(self) -> bool:
         """Loads the rules of an interrupted export. Returns whether they are complete."""
-        with suppress(OSError):
-            self._rules = self._make(self._path.read_bytes())
+        self._rules = _native.ExportRules.stored(*self._stored_at)
         self._stored = self._rules is not None
         return self._stored
 
     def get(self) -> _native.ExportRules:
         """Returns the rules; the first call makes them unless they were loaded."""
         if self._rules is None:
-            self._rules = self._make(None)
-            assert self._rules is not None
+            self._rules = self._make()
         return self._rules
 
     def unstored(self) -> bytes | None:

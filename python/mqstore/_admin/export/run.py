@@ -88,13 +88,7 @@ class Export:
     def rules(self, dest: Path) -> Rules:
         """Returns the rules of an export to `dest`."""
         topics, keep = self._request["topics"], self._keep_waiting
-
-        def make(stored: bytes | None) -> _native.ExportRules | None:
-            if stored is None:
-                return _native.ExportRules(self.source, topics, keep)
-            return _native.ExportRules.decode(stored, topics, keep)
-
-        return Rules(dest, make)
+        return Rules(dest, topics, keep, lambda: _native.ExportRules(self.source, topics, keep))
 
     def _chosen(self, rules: Rules, start: int | None) -> dict[str, Any]:
         """Returns the request for the records that the rules decide about."""
@@ -111,7 +105,6 @@ class Export:
         counts.resumed = True
         counts.messages = partial.state["messages"]
         counts.reasons = partial.state["reasons"]
-        counts.renumbered = partial.state.get("renumbered", 0)
         position: int | None = partial.state["position"]
         return position
 
@@ -140,8 +133,10 @@ class Export:
             raise FileExistsError(f"{path}: exists already; set overwrite to replace a file")
 
     def _tell(self, stream: Any, position: int) -> None:
+        self._tell_bytes(position - stream.start, stream.limit - stream.start)
+
+    def _tell_bytes(self, done: int, total: int) -> None:
         if self._progress is not None:
             from mqstore._reports import Progress
 
-            # Records of an archive are before the start.
-            self._progress(Progress(max(0, position - stream.start), stream.limit - stream.start))
+            self._progress(Progress(done, total))

@@ -11,42 +11,29 @@ import warnings
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._admin.export.counts import Counts
 from mqstore._admin.export.formats import MOST_BODY
 from mqstore._admin.export.late_log import is_free, make_late_store
-from mqstore._admin.export.partial import Partial
+from mqstore._admin.export.partial import only_writer
 from mqstore._admin.export.run import Export
 from mqstore._admin.export.settings import commit_offsets
 from mqstore.errors import InvalidOptionError, StoreWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
     from mqstore._admin.export.rules import Rules
 
 # Conditions on messages in a request. They leave gaps in the queues.
 _CONDITIONS = ("start_time", "end_time", "keys", "filter", "body_matches")
 
 
-Copied: TypeAlias = tuple[bytes, int, int, list[tuple[str, int]]]
-"""JSON lines with old and new positions, messages, messages with another offset, and records left out by reason."""
-
-
-class OlderRecords(Protocol):
-    """Records of the source from before its log."""
-
-    def records(self, topics: list[str], start: int, end: int) -> Iterator[_native.ArchivedRecords]:
-        """Yields the records between two log offsets."""
-
-
 class StoreExport(Export):
     """An export to a store."""
 
-    older: OlderRecords | None = None
-    """The records that the log of the source no longer has; None leaves them out."""
+    older: _native.NativeStore | None = None
+    """The source with its archive, which has the records that its log no longer has; None leaves them out."""
     takes_limits = False
     """Whether topics that the export creates get the limits of `Store.set_retention`."""
 
@@ -64,18 +51,18 @@ class StoreExport(Export):
         settings = self._settings()
         self._prepare_store(rules)
         limits = dict(_native.retention_limits(self.source)) if self.takes_limits else {}
-        with (
-            _store.open(self.dest, "create", max_message_size=MOST_BODY) as target,
-            Partial(mapping, self._digest("store"), rules) as partial,
-        ):
-            start = self._resume(partial, counts)
-            known = partial.state or {}
-            keeps = known.get("keeps", False) if known else self._can_keep_offsets(target, rules)
-            partial.of_copy = {"keeps": keeps, "waiting": known.get("waiting", False)}
-            with settings.given_to(target, known.get("made")) as made:
-                if partial.state is None:
-                    partial.save(None, counts, target.stats().log_max_offset, made)
-                refused = self._copy(partial, (rules, start, known.get("target")), target, counts, made)
+        with _store.open(self.dest, "create", max_message_size=MOST_BODY) as target, only_writer(mapping):
+            copy = _native.StoreCopy(mapping, self._digest("store"), self._request["topics"], self._keep_waiting)
+            known = copy.rules
+            counts.resumed = known is not None
+            keeps = self._can_keep_offsets(target, rules) if known is None else copy.keeps
+            with settings.given_to(target, None if known is None else copy.made) as made, closing(copy):
+                request = {**self._request, "from": self._begin}
+                copy.begin(self.source, target, self.older, request, known or rules.get(), keeps, made)
+                for done, total in copy:
+                    self._tell_bytes(done, total)
+            counts.messages, counts.renumbered = copy.messages
+            counts.reasons = copy.left_out
             for topic in made:
                 if topic in limits:
                     keep_ms, most_bytes, most = limits[topic]
@@ -83,8 +70,7 @@ class StoreExport(Export):
                     target.set_retention(topic, keep=keep, max_bytes=most_bytes, max_messages=most)
             if keeps and not counts.renumbered:
                 self._copy_groups(target)
-            target.flush()
-            counts.bytes = partial.publish()
+            counts.bytes = copy.publish(target)
         if keeps and counts.renumbered:
             text = (
                 f"{self.dest}: {counts.renumbered} messages have another queue offset than in the source, because "
@@ -92,10 +78,10 @@ class StoreExport(Export):
                 "no offsets"
             )
             warnings.warn(text, StoreWarning, stacklevel=3)
-        if refused:
+        if refused := copy.refused_topics:
             text = (
                 f"{self.dest}: the messages of some topics are left out, because a store cannot have topics of their "
-                f"names: {', '.join(map(repr, sorted(refused)))}; export these topics to a file"
+                f"names: {', '.join(map(repr, refused))}; export these topics to a file"
             )
             warnings.warn(text, StoreWarning, stacklevel=3)
         return counts
@@ -158,74 +144,3 @@ class StoreExport(Export):
             except InvalidOptionError as error:
                 text = f"{self.dest}: the group {group!r} of the source gets no offsets: {error}"
                 warnings.warn(text, StoreWarning, stacklevel=4)
-
-    def _copy(
-        self,
-        partial: Partial,
-        place: tuple[Rules, int | None, int | None],
-        target: Any,
-        counts: Counts,
-        made: list[str],
-    ) -> set[str]:
-        """Appends the messages from a position on to the target. An interrupted call may have written some of them.
-
-        Returns the topics that the target cannot have.
-        """
-        rules, start, done = place
-        refused: set[str] = set()
-
-        def save(position: int | None) -> None:
-            target.flush()
-            partial.save(position, counts, target.stats().log_max_offset, made)
-
-        def copy(part: str, request: dict[str, Any]) -> None:
-            with closing(self._steps(request, target, rules, done, part)) as steps:
-                fresh = 0
-                for stream, (text, copied, renumbered, left_out), end in steps:
-                    partial.write(text)
-                    fresh += len(text)
-                    counts.messages += copied
-                    counts.renumbered += 0 if part == "waiting" else renumbered
-                    counts.leave_out(left_out)
-                    if partial.is_due(fresh * 8):
-                        save(end)
-                        fresh = 0
-                    refused.update(stream.refused_topics)
-                    self._tell(stream, stream.limit if part == "waiting" else end)
-
-        if not partial.of_copy["keeps"]:
-            copy("all", self._chosen(rules, start))
-            return refused
-        waiting = rules.get().waiting_topics
-        if not partial.of_copy["waiting"]:
-            copy("delivered", self._chosen(rules, start))
-            if waiting:
-                # From here on, the target delivers messages, so that a resumed export must not repeat the first pass.
-                partial.of_copy["waiting"] = True
-                save(None)
-                start = done = None
-        if waiting:
-            copy("waiting", {**self._chosen(rules, start), "topics": waiting})
-        return refused
-
-    def _steps(
-        self, request: dict[str, Any], target: Any, rules: Rules, done: int | None, part: str
-    ) -> Generator[tuple[_native.CopyStream, Copied, int]]:
-        """Yields the steps of a pass, each with the log offset after it: first older records than the log has."""
-        older = self.older
-        before: int | _native.CopyStream | None = done
-        while True:
-            stream = _native.scan_copy(self.source, request, target, rules.get(), before, part, older is not None)
-            with closing(stream):
-                position = first = request["from"] or 0
-                if older is not None:
-                    before_log = older.records(self._request["topics"], first, min(stream.start, stream.limit))
-                    for archived in before_log:
-                        position = archived.end
-                        yield stream, stream.copy_archived(archived), position
-                for text, messages, renumbered, left_out, position in stream:
-                    yield stream, (text, messages, renumbered, left_out), position
-                if older is None or not stream.has_deleted:
-                    return
-            # Retention deleted the next records meanwhile.
-            request, before = {**request, "from": position}, stream

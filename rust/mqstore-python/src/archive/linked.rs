@@ -1,8 +1,8 @@
 //! The archive of an open store, in which its reads continue.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use mqstore::archive::history::{ArchiveRecords, ArchiveSource, Damage, History, QueueRange, UnknownArchive};
+use mqstore::archive::history::{ArchiveSource, Damage, History, QueueRange, UnknownArchive};
 use mqstore::error::StoreError;
 use pyo3::prelude::*;
 
@@ -10,7 +10,6 @@ use super::place::ArchiveTarget;
 use crate::convert::options::damage_policy;
 use crate::error::warn;
 use crate::runtime::detached;
-use crate::scan::archived_records::ArchivedRecords;
 use crate::store::NativeStore;
 
 /// Python frames between a warning and the caller of a read.
@@ -109,18 +108,6 @@ fn archived_files(
     Ok(found.unwrap_or_default())
 }
 
-/// Returns the records of topics in the archive between two log offsets, in the order of the log. No record is hidden.
-#[pyfunction]
-fn archived_records(
-    store: &Bound<'_, NativeStore>,
-    topics: Vec<String>,
-    start: u64,
-    end: u64,
-) -> PyResult<ArchivedRecordStream> {
-    let found = with_history(store, |history, _| history.records(&topics, start..end))?;
-    Ok(ArchivedRecordStream { records: Mutex::new(found) })
-}
-
 /// Reads the footers of all files of the archive. For tests.
 #[pyfunction]
 fn read_archive_footers(store: &Bound<'_, NativeStore>) -> PyResult<()> {
@@ -141,36 +128,13 @@ fn forget_archive_columns(store: &Bound<'_, NativeStore>) -> PyResult<()> {
     .map(drop)
 }
 
-/// Records of an archive, in the order of the log, some at once.
-#[pyclass(frozen, module = "mqstore._mqstore")]
-pub(crate) struct ArchivedRecordStream {
-    records: Mutex<Option<ArchiveRecords>>,
-}
-
-#[pymethods]
-impl ArchivedRecordStream {
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<ArchivedRecords>> {
-        let found = detached(py, || {
-            let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-            records.as_mut().map_or(Ok(None), ArchiveRecords::next_records)
-        })?;
-        Ok(found.map(|records| ArchivedRecords { records }))
-    }
-}
-
-/// Adds the class and the functions.
+/// Adds the functions.
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<ArchivedRecordStream>()?;
     module.add_function(wrap_pyfunction!(link_archive, module)?)?;
     module.add_function(wrap_pyfunction!(unlink_archive, module)?)?;
     module.add_function(wrap_pyfunction!(link_unknown_archive, module)?)?;
     module.add_function(wrap_pyfunction!(has_archive, module)?)?;
     module.add_function(wrap_pyfunction!(archived_files, module)?)?;
-    module.add_function(wrap_pyfunction!(archived_records, module)?)?;
     module.add_function(wrap_pyfunction!(read_archive_footers, module)?)?;
     module.add_function(wrap_pyfunction!(forget_archive_columns, module)?)
 }

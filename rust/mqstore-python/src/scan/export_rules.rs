@@ -1,11 +1,14 @@
 //! The rules of an export for Python, and the sink that applies them to a scan.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore::delivery::{ExportDecision, ExportSelection, Omission, OmissionCounts};
 use mqstore::format::delays::pending::DELIVER_AT;
 use mqstore::format::{Properties, RecordView, push_property};
+use mqstore::io::OsVfs;
 use mqstore::read::{MakeSink, ScanRow, ScanSink};
+use mqstore::transfer::load_rules;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -23,7 +26,7 @@ pub(crate) struct ExportRules {
     pub(super) core: Arc<mqstore::delivery::ExportRules>,
 }
 
-fn selection(topics: Option<Vec<String>>, keep_waiting: bool) -> ExportSelection {
+pub(super) fn selection(topics: Option<Vec<String>>, keep_waiting: bool) -> ExportSelection {
     ExportSelection { topics: topics.map(|topics| topics.into_iter().collect()), keep_waiting }
 }
 
@@ -45,10 +48,15 @@ impl ExportRules {
         Ok(Self { core: Arc::new(rules) })
     }
 
-    /// Restores rules from the result of `encode`; None if it is not complete.
+    /// Loads the rules that an interrupted export to the path `dest` has stored; None if they are not complete.
     #[staticmethod]
-    fn decode(encoded: &[u8], topics: Option<Vec<String>>, keep_waiting: bool) -> Option<Self> {
-        let rules = mqstore::delivery::ExportRules::decode(encoded, selection(topics, keep_waiting))?;
+    fn stored(
+        py: Python<'_>,
+        dest: PathBuf,
+        topics: Option<Vec<String>>,
+        keep_waiting: bool,
+    ) -> Option<Self> {
+        let rules = py.detach(|| load_rules(&OsVfs::new(), &dest, selection(topics, keep_waiting)))?;
         Some(Self { core: Arc::new(rules) })
     }
 
@@ -67,12 +75,6 @@ impl ExportRules {
     fn has_late_queue(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<bool> {
         let folder = StoreFolder::of(path)?;
         detached(py, || folder.read_log(|store| self.core.has_late_queue(&store)))
-    }
-
-    /// The topics in which messages wait that the export contains.
-    #[getter]
-    fn waiting_topics(&self) -> Vec<String> {
-        self.core.waiting_topics()
     }
 
     /// The topics whose records the export must read; None is all.

@@ -7,7 +7,6 @@
 //! A consumer of the C stream needs no interpreter. Between two batches the stream takes the interpreter for a moment
 //! if there is a warning to emit, or to check for Ctrl-C.
 
-pub(crate) mod archived_records;
 mod arrow_input;
 pub(crate) mod column_builder;
 mod export_rules;
@@ -18,6 +17,7 @@ pub(crate) mod running_scan;
 pub(crate) mod scan_rows;
 mod staged_rows;
 mod staged_write;
+mod store_copy;
 mod transfer;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -216,12 +216,12 @@ fn scan_cuts(
 
 /// Adds the classes and functions of scans to the native module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<archived_records::ArchivedRecords>()?;
     module.add_class::<ScanStream>()?;
     module.add_class::<ScanRows>()?;
     module.add_class::<export_rules::ExportRules>()?;
     module.add_class::<export_rules::ExportStream>()?;
     transfer::register(module)?;
+    store_copy::register(module)?;
     staged_rows::register(module)?;
     staged_write::register(module)?;
     expressions::register(module)?;

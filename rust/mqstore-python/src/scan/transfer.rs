@@ -1,7 +1,7 @@
-//! Exports and imports: JSON lines, and copies from store to store.
+//! Exports and imports of JSON lines.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use mqstore::append::{MessageOrigin, check_copy};
 use mqstore::body_compression::{BodyCompression, CompressedBody};
@@ -10,14 +10,11 @@ use mqstore::format::delays::pending::{DELIVER_AT, is_system_topic};
 use mqstore::format::{Host, PropertiesBuilder, SysFlag};
 use mqstore::message::NewMessage;
 use mqstore::options::StoreOptions;
-use mqstore::read::{MakeSink, Passed, ScanRequest};
-use mqstore::transfer::{
-    CopiedRecords, CopyPart, CopyPass, NOT_COPIED, RawRecords, append_in_order, make_queues,
-};
+use mqstore::read::MakeSink;
+use mqstore::transfer::{NOT_COPIED, append_in_order, make_queues};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::archived_records::ArchivedRecords;
 use super::export_rules::{ExportRules, ExportSink, LeftOut, counts_by_name};
 use super::json_lines::JsonLinesBuilder;
 use super::request::{export_request, layout};
@@ -25,7 +22,7 @@ use super::running_scan::ScanHandle;
 use crate::arrow::schema::Layout;
 use crate::convert::arguments::body as body_of;
 use crate::error::{invalid, of_message, to_py};
-use crate::runtime::{SharedStore, delivered, detached};
+use crate::runtime::{delivered, detached};
 use crate::store::NativeStore;
 
 /// One pass over the messages as JSON lines; created by `scan_lines`.
@@ -80,143 +77,6 @@ pub(crate) fn scan_lines(
     let make: MakeSink<ExportSink<JsonLinesBuilder>> =
         Arc::new(move || ExportSink::new(&rules, JsonLinesBuilder::new(Arc::clone(&layout))));
     Ok(LineStream { pass: ScanHandle::begin(source, &export_request(request)?, make)? })
-}
-
-/// One pass over the messages that appends them to another store; created by `scan_copy`.
-#[pyclass(frozen, module = "mqstore._mqstore")]
-pub(crate) struct CopyStream {
-    pass: ScanHandle<RawRecords>,
-    rules: Arc<mqstore::delivery::ExportRules>,
-    target: Arc<SharedStore>,
-    host: Host,
-    copied: Mutex<CopyPass>,
-    stops_at_deletion: bool,
-}
-
-#[pymethods]
-impl CopyStream {
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    /// Returns JSON lines with old and new positions, the number of messages, how many of them have another queue
-    /// offset than in the source, the numbers of records left out by reason, and the log offset from which a scan
-    /// returns the following messages.
-    #[expect(clippy::type_complexity, reason = "a tuple for Python")]
-    fn __next__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64, LeftOut, u64)>> {
-        let Some(batch) = self.pass.next(py)? else { return Ok(None) };
-        if self.stops_at_deletion && self.has_deleted(py) {
-            return Ok(None);
-        }
-        let (mapping, messages, renumbered, left_out) = self.copy(py, &batch.rows)?;
-        Ok(Some((mapping, messages, renumbered, left_out, batch.end)))
-    }
-
-    /// Copies records of an archive, which are before those of the scan.
-    ///
-    /// Returns the values of a step, without the log offset.
-    fn copy_archived<'py>(
-        &self,
-        py: Python<'py>,
-        archived: &Bound<'py, ArchivedRecords>,
-    ) -> PyResult<CopiedTuple<'py>> {
-        self.copy(py, &RawRecords::of(&archived.get().records).map_err(to_py)?)
-    }
-
-    /// Whether records were deleted from the log before the scan read them.
-    #[getter]
-    fn has_deleted(&self, py: Python<'_>) -> bool {
-        self.pass.passed(py).iter().any(|(what, _)| *what == Passed::Deleted)
-    }
-
-    /// The log offset at which the scan began.
-    #[getter]
-    fn start(&self) -> u64 {
-        self.pass.start
-    }
-
-    /// The log offset at which the scan ends.
-    #[getter]
-    fn limit(&self) -> u64 {
-        self.pass.limit
-    }
-
-    /// The topics whose messages were left out, because the target cannot have a topic of this name.
-    #[getter]
-    fn refused_topics(&self) -> Vec<String> {
-        self.copied.lock().unwrap_or_else(PoisonError::into_inner).refused().iter().cloned().collect()
-    }
-
-    /// Ends the scan. Its threads have stopped when this returns.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(self.pass.take()));
-    }
-}
-
-/// JSON lines with old and new positions, the number of messages, how many of them have another queue offset than in the
-/// source, and the numbers of records left out by reason.
-type CopiedTuple<'py> = (Bound<'py, PyBytes>, u64, u64, LeftOut);
-
-impl CopyStream {
-    fn copy<'py>(&self, py: Python<'py>, rows: &RawRecords) -> PyResult<CopiedTuple<'py>> {
-        let (source, target) = (self.pass.store()?, self.target.store()?);
-        let copied = delivered(py, || {
-            // A store that is open for reading ends here.
-            let broker = target.broker()?;
-            let mut copied = self.copied.lock().unwrap_or_else(PoisonError::into_inner);
-            copied.copy(source, &broker, (self.host, &self.rules), rows)
-        })?;
-        let CopiedRecords { mapping, messages, renumbered, left_out } = copied;
-        Ok((PyBytes::new(py, &mapping), messages, renumbered, counts_by_name(&left_out)))
-    }
-}
-
-/// The messages that were appended before a pass.
-#[derive(FromPyObject)]
-pub(crate) enum DoneBefore<'py> {
-    /// By an interrupted call: the records of the target's log from this offset on.
-    Interrupted(u64),
-    /// By this pass, which the new one continues.
-    Pass(Bound<'py, CopyStream>),
-}
-
-/// Starts a pass that appends to `target`. `part` is the name of a [`CopyPart`]. With `stops_at_deletion`, the pass ends
-/// where records were deleted from the log before it read them.
-#[pyfunction]
-pub(crate) fn scan_copy(
-    source: &Bound<'_, PyAny>,
-    request: &Bound<'_, PyDict>,
-    target: &Bound<'_, NativeStore>,
-    rules: &Bound<'_, ExportRules>,
-    done: Option<DoneBefore<'_>>,
-    part: &str,
-    stops_at_deletion: bool,
-) -> PyResult<CopyStream> {
-    let part = match part {
-        "all" => CopyPart::All,
-        "delivered" => CopyPart::Delivered,
-        "waiting" => CopyPart::Waiting,
-        _ => {
-            return Err(invalid(format!("part must be \"all\", \"delivered\" or \"waiting\", not {part:?}")));
-        }
-    };
-    let request = ScanRequest { expects_deletion: stops_at_deletion, ..export_request(request)? };
-    let pass = ScanHandle::begin(source, &request, Arc::new(RawRecords::default))?;
-    let (target, host) = (target.get().shared(), target.get().host());
-    let store = target.store()?;
-    let begin = |from| detached(source.py(), || CopyPass::new(part, store, from));
-    let copied = match done {
-        None => begin(None)?,
-        Some(DoneBefore::Interrupted(from)) => begin(Some(from))?,
-        Some(DoneBefore::Pass(pass)) => {
-            std::mem::take(&mut *pass.get().copied.lock().unwrap_or_else(PoisonError::into_inner))
-        }
-    };
-    let (rules, copied) = (Arc::clone(&rules.get().core), Mutex::new(copied));
-    Ok(CopyStream { pass, rules, target, host, copied, stops_at_deletion })
 }
 
 /// A message for `append_rows`: topic, queue, body, properties, flag, born time and host, reconsume times, and the
@@ -366,9 +226,7 @@ fn due_of(pairs: &[(String, String)]) -> PyResult<Due> {
 /// Adds the classes and functions of exports and imports to the native module.
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LineStream>()?;
-    module.add_class::<CopyStream>()?;
     module.add_function(wrap_pyfunction!(scan_lines, module)?)?;
-    module.add_function(wrap_pyfunction!(scan_copy, module)?)?;
     module.add_function(wrap_pyfunction!(append_rows, module)?)?;
     module.add_function(wrap_pyfunction!(check_rows, module)?)?;
     Ok(())

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_io::{Access, Vfs, commit};
+use mqstore_io::{Access, Vfs, commit, switch};
 use mqstore_results::partial::remove_state;
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +120,8 @@ impl TopicCopy {
         }
         if copy.state.limit.is_some() && copy.vfs.stat(&copy.mapping()).is_ok() {
             // The name of the file must not be lost after the state counts the call.
-            commit::sync_names(&*copy.vfs, &copy.folder).at(&copy.folder, ACTION)?;
+            let names = || commit::sync_names(&*copy.vfs, &copy.folder);
+            switch::step("transfer.sync_mapping_name", names).at(&copy.folder, ACTION)?;
             remove_state(&*copy.vfs, &copy.mapping()).at(&copy.folder, ACTION)?;
             copy.finish()?;
         }
@@ -150,7 +151,8 @@ impl TopicCopy {
     pub fn begin(&mut self, limit: u64, first: Option<BTreeMap<String, i64>>) -> Result<(), StoreError> {
         if self.state.calls == 0 {
             // Without its state, a copy would begin again.
-            commit::sync_names(&*self.vfs, &self.folder).at(&self.folder, ACTION)?;
+            let names = || commit::sync_names(&*self.vfs, &self.folder);
+            switch::step("transfer.sync_folder_names", names).at(&self.folder, ACTION)?;
         }
         if let Some(first) = first {
             self.state.positions.first = first;

@@ -14,6 +14,7 @@
 //! | `repairing` | repairs, copies and snapshots |
 //! | `staging` | the steps of parallel writes |
 //! | `committing` | files outside a store: exports, copied folders |
+//! | `copying` | copies of topics from store to store, in several calls |
 //! | `publishing` | results in folders and at targets that behave badly, and their fetches |
 //! | `transactions` | transactions, all or nothing |
 //! | `failing_calls` | what a caller sees if a system call fails |
@@ -32,6 +33,7 @@ mod check;
 mod committing;
 mod compacting;
 mod contract;
+mod copying;
 mod crashes;
 mod decay;
 mod explore;

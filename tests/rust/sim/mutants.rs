@@ -12,8 +12,8 @@ use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
 use crate::{
-    archiving, committing, compacting, decay, faults, feeding, foreign, keeping, publishing, reclaiming,
-    remaking, repairing, staging, switches, timing,
+    archiving, committing, compacting, copying, decay, faults, feeding, foreign, keeping, publishing,
+    reclaiming, remaking, repairing, staging, switches, timing,
 };
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
@@ -271,6 +271,14 @@ fn commits(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     committing::hunt(1, stop).map(|_| ())
 }
 
+fn copies(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    copying::hunt(1, stop).map(|_| ())
+}
+
+fn failed_copies(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    copying::hunt_failing(1, stop).map(|_| ())
+}
+
 fn creations(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     committing::hunt_created(stop).map(|_| ())
 }
@@ -350,6 +358,10 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
         "repair" | "copy" | "snapshot" => ("repairs", repairs),
         "retention" => ("deletions", deletions),
         "staged" => ("stagings", stagings),
+        "transfer" => {
+            hunts.insert(0, ("failed copies", failed_copies));
+            ("copies", copies)
+        }
         _ if name.contains("torn") || name.starts_with("mark.two") => ("tears", tears),
         _ if name.contains("log_path") => ("deletions", deletions),
         "scan" | "read" => ("decays", decays),

@@ -550,6 +550,13 @@ class StoredMessage:
         """Returns the body as text."""
     def json(self) -> Any:
         """Returns the body parsed as JSON."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the message as a dict for JSON, the same as `mqstore cat --format json` prints.
+
+        Members without a value are None, and `keys` is a list. The body is decompressed: `body_text` if it is UTF-8,
+        else `body_base64`. If the body cannot be decompressed, `body_base64` has the stored bytes and `body_error` the
+        reason. In a record of a delay level, `system` has the time by RocketMQ's levels.
+        """
 
 @final
 class AppendResult:
@@ -597,6 +604,8 @@ class AppendResult:
     @property
     def durable(self) -> bool:
         """Whether a sync already covers the record."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the position and the ids as a dict for JSON, the same as `mqstore append --format json` prints."""
 
 @final
 class AppendResults(Sequence[AppendResult]):

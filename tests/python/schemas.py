@@ -16,6 +16,7 @@ from typing import Any
 
 from mqstore import _reports
 from mqstore._admin import info as _info
+from mqstore._dicts import RESULT
 from mqstore._read import logic as _logic
 from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
 from mqstore.cli import bench, groups, write
@@ -149,8 +150,7 @@ def _topic() -> dict[str, Any]:
 def _result() -> dict[str, Any]:
     texts, switches = ("topic", "message_id", "unique_id"), ("durable",)
     types = {
-        name: {"type": "string" if name in texts else "boolean" if name in switches else "integer"}
-        for name in write.RESULT
+        name: {"type": "string" if name in texts else "boolean" if name in switches else "integer"} for name in RESULT
     }
     return {"type": "object", "properties": types, "required": list(types), "additionalProperties": False}
 

@@ -60,7 +60,7 @@ def blocks(page: str) -> list[str]:
                 "[1, 2, 3]",
                 "[0, 1]",
                 *('0 login {"user": 7}', '1 login {"user": 8}', '2 login {"user": 9}', "3 None logout"),
-                *("[1]", "4 4", "['logout']", "{'user': 7}"),
+                *("[1]", "4 4", "['logout']", "{'user': 7}", "['user-7'] 0"),
                 "the last one",
                 *("-9", "True 1000"),
                 "True",

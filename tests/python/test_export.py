@@ -18,7 +18,8 @@ import pytest
 import mqstore
 import rocketmq_bytes as rmq
 from conftest import Cli, tree_hash
-from mqstore.cli.render import Body, dump, message_object
+from mqstore._dicts import message_dict
+from mqstore.cli.render import dump
 
 FORMATS = ("jsonl", "parquet", "arrow")
 NEW_PROPERTIES = {"__CRC32#", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"}
@@ -102,7 +103,7 @@ def test_json_lines_are_those_of_cat(source: Path, tmp_path: Path) -> None:
     for home in (source, tmp_path / "odd"):
         file = tmp_path / f"{home.name}.jsonl"
         mqstore.export(home, file)
-        wanted = [dump(message_object(message, Body.BASE64)) for message in sent(in_log(home))]
+        wanted = [dump(message_dict(message, "base64")) for message in sent(in_log(home))]
         head, *lines = file.read_text("ascii").splitlines()
         assert list(json.loads(head)) == ["mqstore"]
         assert lines == wanted
@@ -339,7 +340,7 @@ def test_a_killed_export_goes_on(tmp_path: Path, kind: Literal["jsonl", "store",
             mqstore.export(source, target, format=kind)
     messages = in_log(source)
     if kind == "jsonl":
-        assert target.read_text().splitlines()[1:] == [dump(message_object(one, Body.BASE64)) for one in messages]
+        assert target.read_text().splitlines()[1:] == [dump(message_dict(one, "base64")) for one in messages]
         left = [target.name, source.name]
     elif kind != "store":
         dataset = pytest.importorskip("pyarrow.dataset")

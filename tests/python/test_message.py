@@ -8,12 +8,17 @@ import json
 import pickle
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import mqstore
 import rocketmq_bytes as raw
 from conftest import SMALL
+from mqstore._dicts import RESULT
+
+if TYPE_CHECKING:
+    from conftest import Cli
 
 
 def only(home: Path, **fields: object) -> mqstore.StoredMessage:
@@ -263,3 +268,21 @@ def test_message_does_not_see_later_changes() -> None:
     properties["a"] = "c"
     keys.append("l")
     assert message == mqstore.Message(b"x", keys=["k"], properties={"a": "b"})
+
+
+def test_a_message_and_a_result_are_dicts_for_json(home: Path, cli: Cli) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        text = store.append("orders", "grün".encode(), keys=["a", "b"], tags="paid", properties={"other": "x"})
+        store.append("orders", b"\xff\x00")
+        messages = [message.to_dict() for message in store.read("orders")]
+        with store.work_queue("orders") as queue, queue.get() as job:
+            assert job.to_dict() == messages[0]
+            job.ack()
+    assert text.to_dict() == {name: getattr(text, name) for name in RESULT}
+    assert messages[0]["keys"] == ["a", "b"]
+    assert messages[0]["body_text"] == "grün"
+    assert messages[1]["body_base64"] == "/wA="
+    assert "body_text" not in messages[1]
+    for found in (text.to_dict(), *messages):
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert json.loads(cli("cat", home, "--topic", "orders", "--format", "json").stdout) == messages

@@ -22,6 +22,7 @@ from mqstore._admin.export.columns import column_file
 from mqstore._admin.export.formats import format_of
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import unknown_topic
+from mqstore._dicts import message_dict
 from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
@@ -230,7 +231,7 @@ def _print_messages(found: Iterator[tuple[int, int, mqstore.StoredMessage]], for
             sys.stdout.write(f"logic {number}/{offset}  {render.message_text(message, body, None, width)}\n")
         return
     objects: Iterator[dict[str, Any]] = (
-        {"logic_queue_id": number, "logic_offset": offset, **render.message_object(message, body)}
+        {"logic_queue_id": number, "logic_offset": offset, **message_dict(message, body.value)}
         for number, offset, message in found
     )
     if form is Format.JSON:

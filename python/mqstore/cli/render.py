@@ -18,6 +18,7 @@ import typer
 
 from mqstore import _native
 from mqstore._admin.tables import grid, human, moment
+from mqstore._dicts import is_text, message_dict
 from mqstore._reports import json_form
 from mqstore.cli.status import CLEAN, USAGE
 
@@ -44,13 +45,6 @@ class Body(StrEnum):
     TEXT = "text"
     NONE = "none"
 
-
-# Names of the machine format before the body, in order.
-_FIELDS = (
-    "topic", "queue_id", "queue_offset", "commit_log_offset", "size", "message_id", "unique_id", "keys", "tags",
-    "properties", "flag", "sys_flag", "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times",
-    "prepared_transaction_offset", "body_crc",
-)  # fmt: skip
 
 # Columns of the longest bar in a chart.
 _BAR_WIDTH = 40
@@ -103,44 +97,6 @@ def dump(value: object, *, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=True, indent=indent, allow_nan=False)
 
 
-def message_object(message: StoredMessage, body: Body, store: Store | None = None) -> dict[str, Any]:
-    """Returns a message as a JSON object; every name is present, `null` if it has no value.
-
-    The body is decompressed. If that fails, the object has the stored bytes and `body_error`. A record of a broker's
-    pop gets `pop`. A record of delays or transactions gets `system`, with the delay levels of `store`, or RocketMQ's if
-    `store` is None.
-    """
-    found: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
-    error = None
-    try:
-        content: bytes = message.body
-    except ValueError as failure:
-        content, error = bytes(message.body_view), str(failure)
-    found["body_size"] = len(content)
-    if body is Body.AUTO:
-        # A body that could not be decompressed is no text of the sender, even if its bytes are UTF-8 by chance.
-        body = Body.BASE64 if error is not None or not _is_text(content) else Body.TEXT
-    if body is Body.BASE64:
-        found["body_base64"] = base64.b64encode(content).decode("ascii")
-    elif body is Body.TEXT:
-        found["body_text"] = content.decode("utf-8", "replace")
-    if error is not None:
-        found["body_error"] = error
-    if (popped := _native.pop_record(message)) is not None:
-        found["pop"] = popped
-    if (waiting := _native.waiting_record(message, store)) is not None:
-        found["system"] = waiting
-    return found
-
-
-def _is_text(content: bytes) -> bool:
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def message_text(message: StoredMessage, body: Body, store: Store | None, width: int | None) -> str:
     """Returns a whole message for people.
 
@@ -178,7 +134,7 @@ def _content(message: StoredMessage, body: Body, store: Store | None) -> list[st
         content = message.body
     except ValueError:
         content = bytes(message.body_view)
-    if body is Body.BASE64 or (body is Body.AUTO and not _is_text(content)):
+    if body is Body.BASE64 or (body is Body.AUTO and not is_text(content)):
         return [base64.b64encode(content).decode("ascii")]
     return [plain(content.decode("utf-8", "replace"))]
 
@@ -256,7 +212,7 @@ def messages(
 ) -> None:
     """Prints messages of `store` one by one; JSON lines begin with the members of `more`."""
     if form is Format.JSON:
-        array(message_object(message, body, store) for message in found)
+        array(message_dict(message, body.value, store) for message in found)
         return
     write = sys.stdout.write
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -264,7 +220,7 @@ def messages(
         if form is Format.TABLE:
             write(message_text(message, body, store, width) + "\n")
         else:
-            write(dump({**(more or {}), **message_object(message, body, store)}) + "\n")
+            write(dump({**(more or {}), **message_dict(message, body.value, store)}) + "\n")
 
 
 def nobody_reads() -> bool:

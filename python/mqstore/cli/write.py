@@ -46,12 +46,6 @@ ExpireAfter = Annotated[
 # Messages of one call and one sync.
 _LINES = 1000
 
-RESULT = (
-    "topic", "queue_id", "queue_offset", "commit_log_offset", "size", "message_id", "unique_id", "store_timestamp",
-    "durable",
-)  # fmt: skip
-"""Fields of an `AppendResult`, in order."""
-
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic(_Report):
@@ -62,11 +56,6 @@ class DeletedTopic(_Report):
     """Messages that could be read before."""
     dry_run: bool
     """Whether this was a dry run, which deletes nothing."""
-
-
-def result_object(result: mqstore.AppendResult) -> dict[str, Any]:
-    """Returns the JSON form of the result of an append."""
-    return {name: getattr(result, name) for name in RESULT}
 
 
 @verb("append")
@@ -116,9 +105,9 @@ def append(
         is_new = topic not in store.topics()
         results = _appended(store, topic, bodies, queue, described, due, packed)
         if shown is Format.JSON:
-            render.document([result_object(result) for result in results])
+            render.document([result.to_dict() for result in results])
         elif shown is Format.JSONL:
-            render.lines(result_object(result) for result in results)
+            render.lines(result.to_dict() for result in results)
         else:
             rows = [(one.topic, one.queue_id, one.queue_offset, one.message_id) for one in results]
             render.table(("topic", "queue", "offset", "message id"), rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import queue as queues
+import re
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,15 @@ def test_put_get_ack(home: Path) -> None:
         queue = store.work_queue("jobs")
         with pytest.raises(mqstore.Empty):
             queue.get_nowait()
+
+
+@pytest.mark.parametrize("wait", [5, 0, 0.5, "5s", timedelta(seconds=5)])
+def test_a_duration_is_no_block(store: mqstore.Store, wait: Any) -> None:
+    """As a `block` that is true, it would wait without a limit."""
+    queue = store.work_queue("jobs")
+    with pytest.raises(TypeError, match=re.escape(f"call get(timeout={wait!r})")):
+        queue.get(wait)
+    assert queue.put(b"one").queue_offset == queue.get(True).queue_offset
 
 
 def test_a_get_blocks_as_that_of_queue(store: mqstore.Store) -> None:

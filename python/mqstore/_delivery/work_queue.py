@@ -1,11 +1,12 @@
 """`WorkQueue`: the part of a work queue that is written in Python.
 
-It inherits `put`, `get`, `ack` and the other verbs from the native class, so that a call needs no Python frame.
+It inherits `put`, `ack` and the other verbs from the native class, so that a call needs no Python frame.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
@@ -123,6 +124,23 @@ class WorkQueue(_native.NativeWorkQueue):
             compress_over=compress_over,
         )
 
+    def get(self, /, block: bool = True, timeout: Duration | None = None) -> LeasedMessage:
+        """Gets a message and leases it for `visibility_timeout`. Redeliveries and new messages take turns.
+
+        Args:
+            block: whether to wait for a message.
+            timeout: longest wait; None is without a limit.
+
+        Raises:
+            Empty: no message, or none before the timeout.
+            CorruptionError: the next message is damaged, and `on_damage` is `"raise"`.
+            ShutDown: the queue was shut down and has no message left, or this handle is closed.
+            TypeError: `block` is a duration: write `get(timeout=5)`, not `get(5)`.
+        """
+        if block is not True and block is not False:
+            refuse_duration_as_block(block)
+        return super().get(block, timeout)
+
     def get_nowait(self) -> LeasedMessage:
         """Calls `get` with `block=False`."""
         return self.get(block=False)
@@ -167,6 +185,16 @@ class WorkQueue(_native.NativeWorkQueue):
             f"cannot pickle the work queue of topic {self.topic!r}: it belongs to an open store of this process; "
             "open it in the other process with store.work_queue"
         )
+
+
+def refuse_duration_as_block(block: object) -> None:
+    """Refuses a duration as the first argument of `get`: as a `block` that is true, it would be no limit.
+
+    Raises:
+        TypeError: `block` is a duration.
+    """
+    if isinstance(block, int | float | str | timedelta) and not isinstance(block, bool):
+        raise TypeError(f"get(): block must be a bool, not {block!r}: for a longest wait, call get(timeout={block!r})")
 
 
 WorkQueue.__module__ = WorkQueueCounts.__module__ = Lease.__module__ = Delay.__module__ = "mqstore"

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import pickle
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -44,7 +45,8 @@ def test_every_verb_has_its_twin(kind: str, name: str) -> None:
         return [(each.name, each.kind, each.default) for each in found if each.name != "self"]
 
     assert parameters(twin) == parameters(own)
-    assert inspect.iscoroutinefunction(twin)
+    # These two return an object for `await` and `async with`.
+    assert inspect.iscoroutinefunction(twin) == (name not in ("get", "get_nowait"))
 
 
 # Work queues.
@@ -99,6 +101,54 @@ async def test_put_get_ack(home: Path) -> None:
     assert queue.closed
     with mqstore.open(home, "rw", options=SMALL) as again:
         assert again.work_queue("jobs", maxsize=9, max_attempts=3).counts().leased == 1
+
+
+@in_loop
+async def test_a_get_is_a_block(home: Path) -> None:
+    """Its end acknowledges the message, an exception returns it. An awaited `get` leaves that to the caller."""
+    async with mqstore.aio.open(home, "create", options=SMALL) as store:
+        queue = await store.work_queue("jobs", backoff=lambda attempt: 0.01 * attempt)
+        await queue.put(b"one")
+        with pytest.raises(KeyError, match="no such image"):
+            async with queue.get(timeout=LONG) as job:
+                raise KeyError("no such image")
+        assert (job.attempt, (await queue.counts()).leased) == (1, 0)
+        async with queue.get(timeout=LONG) as again:
+            assert (again.queue_offset, again.attempt) == (job.queue_offset, 2)
+        assert await queue.join(0)
+        with pytest.raises(mqstore.Empty):
+            async with queue.get_nowait():
+                raise AssertionError
+        await queue.put(b"two")
+        async with queue.get() as own:
+            await queue.nack(own, 0)
+        async with await queue.get(timeout=LONG) as awaited:
+            assert awaited.attempt == 2
+        assert await queue.join(0)
+
+
+@in_loop
+async def test_a_get_is_a_coroutine(home: Path) -> None:
+    async with mqstore.aio.open(home, "create", options=SMALL) as store:
+        queue = await store.work_queue("jobs")
+        await queue.put_many([b"one", b"two", b"three"])
+        got = await asyncio.create_task(queue.get())
+        got_too, last = await asyncio.gather(queue.get_nowait(), asyncio.wait_for(queue.get(), LONG))
+        assert [message.text() for message in (got, got_too, last)] == ["one", "two", "three"]
+        waiting = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        assert waiting.get_stack()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        forgotten: Any = queue.get()
+        with pytest.raises(AttributeError, match="must be awaited first"):
+            forgotten.ack()
+        with pytest.raises(TypeError, match=re.escape("async with queue.get(...) as")), forgotten:
+            raise AssertionError
+        forgotten.close()
+        with pytest.raises(TypeError, match=re.escape("call get(timeout=5)")):
+            queue.get(5)
 
 
 @in_loop

@@ -10,7 +10,7 @@ from mqstore._native import LoopWait
 from mqstore.aio._twins import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Generator
     from types import TracebackType
 
     import mqstore
@@ -24,21 +24,23 @@ T = TypeVar("T")
 _TRIES = 3
 
 
-class Closable(Protocol):
-    """An object that is closed at the end of its `async with` block."""
+class Block(Protocol):
+    """An object that ends at the end of its `async with` block: it is closed, or a message is acknowledged."""
 
-    async def close(self) -> None:
-        """Closes it."""
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> Awaitable[None]:
+        """Ends it."""
 
 
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=Block)
 
 
 class Making(Generic[C]):
-    """A store, consumer or work queue that `await` or `async with` creates."""
+    """An object that `await` or `async with` creates or gets: a store, a consumer, a work queue, a message."""
 
-    def __init__(self, make: Callable[[], Coroutine[Any, Any, C]], call: str) -> None:
-        """Keeps the coroutine function that creates it, and the call that the caller wrote, for errors."""
+    def __init__(self, make: Callable[[], Awaitable[C]], call: str) -> None:
+        """Keeps the function that creates the object, and the call that the caller wrote, for errors."""
         self._make = make
         self._call = call
         self._made: C | None = None
@@ -78,7 +80,7 @@ class Making(Generic[C]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._made is not None:
-            await self._made.close()
+            await self._made.__aexit__(kind, error, traceback)
 
 
 class Handle:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
+from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import mqstore
 from mqstore import _native
+from mqstore._delivery.work_queue import refuse_duration_as_block
 from mqstore._times import seconds_of
-from mqstore.aio._delivery import Handle, Line
+from mqstore.aio._delivery import Handle, Line, Making
 from mqstore.aio._twins import at_length, bound_arguments, in_thread, like
 from mqstore.errors import QuotaFull
 
@@ -173,8 +175,17 @@ class WorkQueue(Handle):
         return results if isinstance(results, mqstore.AppendResult) else list(results)
 
     @like(mqstore.WorkQueue.get)
-    async def get(self, block: bool = True, timeout: Duration | None = None) -> LeasedMessage:
-        """Leases a message for `visibility_timeout`. Due redeliveries and new messages take turns."""
+    def get(self, block: bool = True, timeout: Duration | None = None) -> Getting:
+        """Leases a message for `visibility_timeout`, by `await` or `async with`.
+
+        The end of an `async with` block acknowledges the message; an exception returns it, and continues. Due
+        redeliveries and new messages take turns.
+        """
+        if block is not True and block is not False:
+            refuse_duration_as_block(block)
+        return Getting(self._get(block, timeout))
+
+    async def _get(self, block: bool, timeout: Duration | None) -> LeasedMessage:
         found = await self._take(1, _patience(block, timeout))
         if not found:
             self._native.empty()
@@ -186,9 +197,12 @@ class WorkQueue(Handle):
             got.push(message)
         return message
 
-    async def get_nowait(self) -> LeasedMessage:
+    # A warning about a forgotten `await` shows it.
+    _get.__qualname__ = "WorkQueue.get"
+
+    def get_nowait(self) -> Getting:
         """Calls `get` with `block=False`."""
-        return await self.get(block=False)
+        return self.get(block=False)
 
     @like(mqstore.WorkQueue.get_many)
     async def get_many(self, count: int, timeout: Duration | None = None) -> list[LeasedMessage]:
@@ -300,6 +314,33 @@ class WorkQueue(Handle):
     peek = in_thread(mqstore.WorkQueue.peek)
     purge = in_thread(mqstore.WorkQueue.purge)
     shutdown = in_thread(mqstore.WorkQueue.shutdown)
+
+
+class Getting(Making["LeasedMessage"], Coroutine[Any, Any, "LeasedMessage"]):
+    """A message that `await` or `async with` gets; a coroutine, for `asyncio.create_task`."""
+
+    def __init__(self, get: Coroutine[Any, Any, LeasedMessage]) -> None:
+        """Wraps the coroutine that gets the message."""
+        super().__init__(lambda: get, "queue.get(...)")
+        self._get = get
+
+    def send(self, value: Any, /) -> Any:
+        """Continues the coroutine."""
+        return self._get.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raises an error in the coroutine."""
+        return self._get.throw(*error)
+
+    def close(self) -> None:
+        """Ends the coroutine."""
+        self._get.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            # For debuggers: `cr_frame` and the like.
+            return getattr(self._get, name) if name.startswith("cr_") else super().__getattr__(name)
 
 
 class _Got:

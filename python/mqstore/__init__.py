@@ -12,9 +12,10 @@
 An import starts no thread and opens no file. Large modules are imported when they are first used.
 """
 
+import sys as _sys
 import typing as _typing
 
-from mqstore import errors, types
+from mqstore import _native, errors, types
 from mqstore._admin.directories import compact, info, rebuild, repair, verify
 from mqstore._native import AppendResult, AppendResults, LeasedMessage, Message, SqlFilter, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
@@ -62,6 +63,8 @@ __all__ = [
     "open_logic_queues", "published", "rebuild", "repair", "restore_compaction", "scan", "sql", "types", "verify",
 ]  # fmt: skip
 
+if "gevent.monkey" in _sys.modules:
+    _native.warn_of_gevent()
 
 _NAMES = {
     "_admin.copy_topic": ("copy_topic",),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Sequence
 
 from mqstore._dicts import result_dict, stored_message_dict
@@ -24,3 +26,14 @@ def watch_forks() -> None:
     if not _fork_hook and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork_in_child)
         _fork_hook.append(True)
+
+
+def warn_of_gevent() -> None:
+    """Warns if gevent has replaced the threads of this program. Call at the import of the package."""
+    monkey = sys.modules["gevent.monkey"]
+    if monkey.is_module_patched("threading"):
+        text = (
+            "gevent has patched threading, but a call of mqstore that waits blocks the hub and all greenlets: make "
+            "such calls in the thread pool of the hub, gevent.get_hub().threadpool.apply(queue.get)"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -392,3 +392,22 @@ def test_a_store_that_was_left_open_does_not_abort_the_process(home: Path, kind:
     done = subprocess.run(run, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "panicked" not in done.stderr
+
+
+GEVENT = """
+import sys, types, warnings
+if sys.argv[1] != "absent":
+    monkey = sys.modules["gevent.monkey"] = types.ModuleType("gevent.monkey")
+    monkey.is_module_patched = lambda name: name == sys.argv[1]
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    import mqstore
+print([(one.category.__name__, one.filename, "threadpool.apply" in str(one.message)) for one in found])
+"""
+
+
+@pytest.mark.parametrize("patched", ["threading", "socket", "absent"])
+def test_an_import_warns_of_threads_of_gevent(patched: str) -> None:
+    done = python(GEVENT, patched)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str([("RuntimeWarning", "<string>", True)] if patched == "threading" else [])

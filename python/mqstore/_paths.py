@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 LOCAL = ("file", "local")
 """Schemes of folders of this machine."""
 
+OBJECT_STORES = ("s3", "gs", "az")
+"""Schemes of buckets, which obstore reads and writes."""
+
+HDFS = ("hdfs", "viewfs")
+"""Schemes of HDFS."""
+
+# Other names of a scheme: those of Hadoop for S3.
+_OTHER_NAMES = {"s3a": "s3", "s3n": "s3"}
+
 _WEB = ("http://", "https://")
 
 # Characters of a name that stay as they are in a URL, besides letters, digits and `_.-~`.
@@ -22,14 +31,15 @@ _PLAIN = "=,+@!$&'();"
 
 
 def text_of(path: StorePath) -> str:
-    """Returns a path or URL as `str`; the scheme of a URL in lower case."""
+    """Returns a path or URL as `str`; the scheme of a URL in lower case, `s3` for `s3a` and `s3n`."""
     text = os.fspath(path)
     if not isinstance(text, str):
         raise TypeError(f"path must be str or os.PathLike[str], not {type(path).__name__}")
     if not is_url(text):
         return text
     scheme, mark, rest = text.partition("://")
-    return f"{scheme.lower()}{mark}{rest}"
+    scheme = scheme.lower()
+    return f"{_OTHER_NAMES.get(scheme, scheme)}{mark}{rest}"
 
 
 def decoded(path: str, url: str) -> str:

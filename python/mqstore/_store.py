@@ -86,9 +86,9 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     """Opens the store in the directory `path`.
 
     Args:
-        path: directory of the store. With mode `"r"` also a URL: `s3://`, `gs://` and `az://` need the package
-            `obstore`, all others `fsspec` (`pip install "mqstore[cloud]"`). Nothing is copied. All reads use the
-            files of this moment: a file that changes later raises `StoreChangedError`.
+        path: directory of the store. With mode `"r"` also a URL: `s3://` (also `s3a://`), `gs://` and `az://` need the
+            package `obstore`, all others `fsspec` (`pip install "mqstore[cloud]"`). Nothing is copied. All reads use
+            the files of this moment: a file that changes later raises `StoreChangedError`.
         mode: `"r"` reads, takes no lock and changes no byte. `"rw"` writes to an existing store. `"create"` also
             creates a missing store.
         options: options of the store; see `StoreOptions`.
@@ -118,6 +118,7 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
             selects another behaviour.
         InvalidOptionError: an option is unknown or out of bounds.
         RemoteStoreError: `path` is a URL, and `mode` is not `"r"`.
+        MissingPackageError: the package for this kind of URL is not installed.
         StorePermissionError: the object store denied the access.
         StoreIOError: a request to the object store failed.
     """

@@ -14,6 +14,7 @@
         RemoteStoreError        io.UnsupportedOperation a verb that cannot use this URL
         ResultExistsError       FileExistsError         a URL has a result already, or other objects
         ResultNotFoundError     FileNotFoundError       a URL has no result
+        MissingPackageError     ImportError             a package that the call needs is not installed
         DiskFullError           OSError                 no space left
         NotAStoreError          FileNotFoundError       the directory contains no store
         CorruptionError         ValueError              bytes on disk violate the format
@@ -50,11 +51,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 __all__ = [
     "ConsumerClosedError", "CorruptionError", "DiskFullError", "Empty", "ForkedProcessError", "Full",
     "InvalidFilterError", "InvalidMessageError", "InvalidOptionError", "LeaseLostError", "MQStoreError",
-    "MessageTooLargeError", "NotAStoreError", "OffsetOutOfRangeError", "QueueNotAssignedError", "QuotaFull",
-    "RefusedError", "RemoteStoreError", "ResultExistsError", "ResultNotFoundError", "ShutDown", "StoreBusyError",
-    "StoreChangedError", "StoreClosedError", "StoreIOError", "StoreLockedError", "StorePermissionError",
-    "StorePoisonedError", "StoreReadOnlyError", "StoreTimeoutError", "StoreWarning", "TopicNotFoundError",
-    "UnsupportedFormatError",
+    "MessageTooLargeError", "MissingPackageError", "NotAStoreError", "OffsetOutOfRangeError", "QueueNotAssignedError",
+    "QuotaFull", "RefusedError", "RemoteStoreError", "ResultExistsError", "ResultNotFoundError", "ShutDown",
+    "StoreBusyError", "StoreChangedError", "StoreClosedError", "StoreIOError", "StoreLockedError",
+    "StorePermissionError", "StorePoisonedError", "StoreReadOnlyError", "StoreTimeoutError", "StoreWarning",
+    "TopicNotFoundError", "UnsupportedFormatError",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -277,6 +278,24 @@ class ResultNotFoundError(MQStoreError, FileNotFoundError):
     def __init__(self, path: str) -> None:
         text = f"{path}: no result is published here: check the URL, or write the result again"
         self._settle(text, path)
+
+
+class MissingPackageError(MQStoreError, ImportError):
+    """A package that the call needs is not installed.
+
+    `package` is its name, and `install` the argument for `pip install`. `path` is the URL that needs the package, if
+    that is the reason.
+    """
+
+    package: str
+    install: str
+    path: str | None
+
+    def __init__(self, package: str, install: str, path: str | None = None) -> None:
+        argument = f'"{install}"' if "[" in install else install
+        place = "" if path is None else f"{path}: "
+        self._settle(f"{place}{package} is not installed: run pip install {argument}", package, install)
+        ImportError.__init__(self, str(self), name=package, path=path)
 
 
 class DiskFullError(MQStoreError, OSError):

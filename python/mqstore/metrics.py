@@ -305,7 +305,7 @@ class StoreCollector(_Watch):
         groups: whether to add rows for each group and its topics, with the labels `group` and `topic`.
 
     Raises:
-        ImportError: prometheus_client is missing.
+        MissingPackageError: prometheus_client is missing.
         ValueError: the name of a label is not allowed.
     """
 
@@ -389,7 +389,7 @@ def observe(
         The object to which stores are added and from which they are removed. It need not be kept.
 
     Raises:
-        ImportError: opentelemetry-api is missing.
+        MissingPackageError: opentelemetry-api is missing.
         ValueError: the name of a label is reserved.
     """
     from mqstore import _extras

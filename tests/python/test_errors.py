@@ -33,6 +33,16 @@ SAMPLES: list[tuple[mqstore.MQStoreError, type[BaseException], str]] = [
     (mqstore.RemoteStoreError("a://b", "write", "no"), io.UnsupportedOperation, "a://b: cannot write: no"),
     (mqstore.ResultExistsError("a://b", "a result is there"), FileExistsError, "a://b: a result is there; choose"),
     (mqstore.ResultNotFoundError("a://b"), FileNotFoundError, "a://b: no result is published here"),
+    (
+        mqstore.MissingPackageError("obstore", "mqstore[cloud]"),
+        ImportError,
+        'obstore is not installed: run pip install "mqstore[cloud]"',
+    ),
+    (
+        mqstore.MissingPackageError("paramiko", "paramiko", "sftp://host/a"),
+        ImportError,
+        "sftp://host/a: paramiko is not installed: run pip install paramiko",
+    ),
     (mqstore.DiskFullError("/s", "growing it"), OSError, "no space left"),
     (mqstore.NotAStoreError("/s", "no commitlog"), FileNotFoundError, "/s: not a store: no commitlog"),
     (mqstore.CorruptionError("/s/f", 7, "bad magic"), ValueError, "/s/f at offset 7: bad magic"),

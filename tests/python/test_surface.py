@@ -68,6 +68,7 @@ PUBLIC = {
     "MQStoreError",
     "Message",
     "MessageTooLargeError",
+    "MissingPackageError",
     "MovedGroup",
     "NamespaceInfo",
     "NotAStoreError",

@@ -15,7 +15,7 @@ import pytest
 import damaged_stores
 import mqstore
 import mqstore.aio
-from conftest import SMALL, Cli, tree_hash
+from conftest import SMALL, Cli, python, tree_hash
 from mqstore import _store
 from mqstore._paths import is_url, shown_url
 from remote_stores import (
@@ -515,3 +515,66 @@ def test_the_oldest_blocks_leave_the_cache(tmp_path: Path) -> None:
     for number in range(64):
         assert cached.read([("f", "v", number << 16, 1 << 16)]) == [bytes(1 << 16)]
         assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= MIB
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "S3N"])
+def test_names_of_hadoop_for_s3(scheme: str, filled: Path, tmp_path: Path, s3: Bucket) -> None:
+    options = s3.options
+    s3.upload(filled, f"hadoop/{scheme}")
+    url = f"{scheme}://stores/hadoop/{scheme}"
+    with mqstore.open(url, storage_options=options) as store:
+        assert store.path == f"s3://stores/hadoop/{scheme}"
+    assert mqstore.verify(url, storage_options=options).ok
+    pattern = mqstore.scan(f"{scheme}://stores/hadoop/{scheme}*", storage_options=options)
+    assert pattern.to_arrow().num_rows == mqstore.scan(filled).to_arrow().num_rows
+    target = f"{scheme}://stores/results-{scheme}"
+    mqstore.export(filled, target, format="jsonl", target_options=options)
+    assert mqstore.published(target, storage_options=options).urls[0].startswith("s3://stores/results-")
+    assert mqstore.fetch(target, tmp_path / "fetched", storage_options=options).format == "jsonl"
+    assert mqstore.clean(target, dry_run=True, storage_options=options).dry_run
+    with mqstore.open(filled, "rw") as own:
+        own.archive.configure(f"{scheme}://stores/cold-{scheme}", target_options=options)
+        assert own.archive.run(target_options=options).target == f"s3://stores/cold-{scheme}"
+
+
+@pytest.mark.parametrize("name", ["endpoint", "AWS_ENDPOINT_URL", None])
+def test_an_endpoint_without_tls(name: str | None, filled: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint is enough, as an argument or in the environment."""
+    monkeypatch.delenv("AWS_ALLOW_HTTP", raising=False)
+    url = s3.upload(filled, f"plain-http-{name}")
+    options = {key: value for key, value in s3.options.items() if key not in ("endpoint", "client_options")}
+    if name is None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3.options["endpoint"])
+    else:
+        options[name] = s3.options["endpoint"]
+    assert mqstore.verify(url, storage_options=options).ok
+    with (
+        pytest.raises(mqstore.StoreIOError),
+        mqstore.open(url, storage_options={**options, "client_options": {"allow_http": False}}),
+    ):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("package", "url", "install"),
+    [
+        ("obstore", "s3a://bucket/a", '"mqstore[cloud]"'),
+        ("fsspec", "memory://a", '"mqstore[cloud]"'),
+        ("hdfs_native", "hdfs://host/a", '"mqstore[hdfs]"'),
+        ("paramiko", "sftp://host/a", "paramiko"),
+    ],
+)
+def test_a_missing_package(package: str, url: str, install: str) -> None:
+    """The command line prints one line, and programs get an error of mqstore that is an ImportError too."""
+    program = (
+        "import sys; package, url = sys.argv[1:]; sys.modules[package] = None\n"
+        "import mqstore; from mqstore.cli import run\n"
+        "try: mqstore.open(url)\n"
+        "except mqstore.MQStoreError as error: print(isinstance(error, ImportError), error.name, error.package)\n"
+        "sys.exit(run(['info', url]))"
+    )
+    done = python(program, package, url)
+    assert done.returncode == 3
+    assert done.stdout.split() == ["True", package, package]
+    assert done.stderr.endswith(f"{package} is not installed: run pip install {install}\n")
+    assert done.stderr.count("\n") == 1

@@ -81,7 +81,7 @@ def import_(
             check finds it, nothing was appended. Some errors are found only during the appends, such as a topic with
             batch queues or a record that does not fit in a segment; the message then says how many were appended.
         FileNotFoundError: the file is missing, or the folder contains no part.
-        ImportError: Parquet and Arrow need pyarrow.
+        MissingPackageError: Parquet and Arrow need pyarrow.
         StoreLockedError: another process has the store open for writing.
         InvalidOptionError: the compression is unknown, or `compress_over` is out of bounds.
     """

@@ -54,7 +54,7 @@ class Archive:
     Raises:
         InvalidOptionError: `target_options` for a folder.
         RemoteStoreError: archives cannot be written to this kind of URL.
-        ImportError: the package for this kind of URL is not installed.
+        MissingPackageError: the package for this kind of URL is not installed.
     """
 
     def __init__(self, target: StorePath, *, target_options: Mapping[str, Any] | None = None) -> None:

@@ -80,6 +80,6 @@ def look_at_archive(
         target = json.loads(settings)["target"]
         place = ArchivePlace(target, options.get(target))
         why = place.native.look(settings, archived_to, log_start)
-    except (MQStoreError, ImportError, OSError, ValueError) as error:
+    except (MQStoreError, OSError, ValueError) as error:
         return f"the archive cannot be read: {error}"
     return None if why is None else f"{place.shown}: {why}"

@@ -14,6 +14,7 @@ from mqstore import _extras
 from mqstore._admin.files import chunks
 from mqstore._remote.failure import REMOVED, WRITE_DENIED, RequestFailure
 from mqstore._remote.file_system import FileSystem
+from mqstore.errors import RemoteStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +32,8 @@ class Hdfs(FileSystem):
         files = _extras.module("hdfs_native.fsspec", "hdfs")
         if not isinstance(self._system, files.HdfsFileSystem | files.ViewfsFileSystem):
             name = type(self._system).__module__
-            reason = f"cannot write to {shown}: fsspec uses {name} for it; only hdfs-native can create a file if absent"
-            raise ImportError(reason)
+            reason = f"fsspec uses {name} for it, and only hdfs-native can create a file if absent"
+            raise RemoteStoreError(shown, "write to it", reason)
         self._client = self._system.client
 
     def get(self, path: str) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqstore import _native
-from mqstore._paths import LOCAL, object_path, shown_url
+from mqstore._paths import HDFS, LOCAL, OBJECT_STORES, object_path, shown_url
 from mqstore._remote.place import checked_url, object_transport_of
 from mqstore.errors import RemoteStoreError
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mqstore._remote.failure import Part, Range, Row
-
-_OBJECT_STORES = ("s3", "gs", "az")
-_HDFS = ("hdfs", "viewfs")
 
 UPLOADS = 4
 """Uploads of one attempt at the same time."""
@@ -60,16 +57,16 @@ def target_of(url: str, target_options: Mapping[str, Any] | None, action: str) -
 
     Raises:
         RemoteStoreError: mqstore knows no way to create an object at this kind of URL only if it is absent.
-        InvalidOptionError, ImportError: as for `object_transport_of`.
+        InvalidOptionError, MissingPackageError: as for `object_transport_of`.
     """
     scheme = url.partition("://")[0]
     target: Target
-    if scheme in _OBJECT_STORES:
+    if scheme in OBJECT_STORES:
         target = object_transport_of(url, target_options)
     elif scheme in LOCAL:
         checked_url(url)
         return None
-    elif scheme in _HDFS:
+    elif scheme in HDFS:
         from mqstore._publish.hdfs import Hdfs
 
         target = Hdfs(url, checked_url(url), dict(target_options or {}))
@@ -90,7 +87,7 @@ def result_target(url: str, target_options: Mapping[str, Any] | None, action: st
     """Returns the place at a URL to which a result is written. Makes no request.
 
     Raises:
-        RemoteStoreError, InvalidOptionError, ImportError: as for `target_of`.
+        RemoteStoreError, InvalidOptionError, MissingPackageError: as for `target_of`.
     """
     return _native.ResultTarget(target_of(url, target_options, action), shown_url(url), _root(url))
 
@@ -99,7 +96,7 @@ def result_source(url: str, storage_options: Mapping[str, Any] | None) -> _nativ
     """Returns the place at a URL that has a result. Makes no request.
 
     Raises:
-        InvalidOptionError, ImportError: as for `object_transport_of`.
+        InvalidOptionError, MissingPackageError: as for `object_transport_of`.
     """
     checked_url(url)
     transport = None if url.partition("://")[0] in LOCAL else object_transport_of(url, storage_options)

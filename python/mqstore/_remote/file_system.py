@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras
-from mqstore._paths import decoded
+from mqstore._paths import HDFS, decoded
 from mqstore._remote.failure import DENIED, REMOVED, REPLACED, RequestFailure, Secrets
-from mqstore.errors import InvalidOptionError
+from mqstore.errors import InvalidOptionError, MissingPackageError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,10 +35,9 @@ class FileSystem:
         self._secrets = Secrets({**options, "password": password, "word": password.partition(":")[2]})
         try:
             self._system, root = core.url_to_fs(url, **options)
-        except ImportError as error:
-            # Its text names the package to install.
-            raise ImportError(f"cannot read {shown}: {self._secrets.without(error)}") from None
         except Exception as error:  # noqa: BLE001 - each library has its own errors
+            if (missing := _missing_package(url, error)) is not None:
+                raise MissingPackageError(*missing, shown) from None
             reason = f"cannot use {shown}: {self._secrets.without(error)}"
             raise InvalidOptionError("storage_options", reason) from None
         self._root: str = decoded(root, url).rstrip("/")
@@ -115,6 +115,20 @@ class FileSystem:
         if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
             return RequestFailure("denied", path, DENIED)
         return RequestFailure("other", path, self._secrets.without(error))
+
+
+def _missing_package(url: str, error: Exception) -> tuple[str, str] | None:
+    """Returns the package whose lack is the reason for an error of fsspec, and what installs it; None if none is."""
+    scheme = url.partition(":")[0]
+    if scheme in HDFS and find_spec("hdfs_native") is None:
+        # fsspec would use pyarrow and a JVM.
+        return "hdfs_native", "mqstore[hdfs]"
+    if not isinstance(error, ImportError):
+        return None
+    # The cause of the error has the name.
+    name = getattr(error.__cause__ or error, "name", None) or f"a package for {scheme}://"
+    package = name.partition(".")[0]
+    return package, package if package.isidentifier() else "mqstore[cloud]"
 
 
 def _row(path: str, info: dict[str, Any]) -> Row:

@@ -5,6 +5,7 @@ Only `mqstore._publish` calls the methods that write.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,11 @@ _PAUSES = (0.1, 0.5, 2)
 _MOST_FILES = 2_000_000
 
 
+# Names of the endpoint, as options and as variables of the environment.
+_ENDPOINTS = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+
+
 class ObjectStore:
     """The objects below a URL."""
 
@@ -51,6 +57,8 @@ class ObjectStore:
         self._threads: ThreadPoolExecutor | None = None
         # Google Cloud Storage can list another ETag than a read returns.
         self._has_one_tag = not url.lower().startswith("gs://")
+        if _has_plain_http(options):
+            options["client_options"] = {"allow_http": True, **options.get("client_options", {})}
         try:
             self._store = stores.from_url(url.rstrip("/"), **options)
         except (self._errors.BaseError, TypeError, ValueError) as error:
@@ -213,6 +221,13 @@ class ObjectStore:
         if "status code: 416" in text or "status code: 412" in text:
             return RequestFailure("changed", path, REPLACED)
         return RequestFailure("other", path, self._secrets.without(error))
+
+
+def _has_plain_http(options: dict[str, Any]) -> bool:
+    """Returns whether the caller or the environment gives an endpoint without TLS."""
+    given = [value for name, value in options.items() if name.lower() in _ENDPOINTS]
+    given = given or [os.environ.get(name, "") for name in _ENDPOINT_VARIABLES]
+    return any(str(value).lower().startswith("http://") for value in given)
 
 
 def _row(found: Any) -> Row:

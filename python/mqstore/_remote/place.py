@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._paths import decoded, is_url, shown_url, text_of
+from mqstore._paths import OBJECT_STORES, decoded, is_url, shown_url, text_of
 from mqstore.errors import InvalidOptionError, RemoteStoreError
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ CACHE_BYTES = 1 << 30
 
 _LEAST_CACHE_BYTES = 1 << 20
 
-# Schemes that obstore reads; all others are for fsspec.
-_OBJECT_STORES = ("s3", "gs", "az")
-
 
 def place_of(
     path: StorePath | _native.RemoteDirectory,
@@ -33,7 +30,7 @@ def place_of(
 
     Raises:
         InvalidOptionError: an argument is for URLs and `path` is a directory; or a URL with a query string.
-        ImportError: the package for this kind of URL is not installed.
+        MissingPackageError: the package for this kind of URL is not installed.
     """
     if isinstance(path, _native.RemoteDirectory):
         return path
@@ -65,7 +62,7 @@ def pinned(
         listing: `Pinned.listing` of the first process; None in this process.
 
     Raises:
-        InvalidOptionError, ImportError: as for `place_of`.
+        InvalidOptionError, MissingPackageError: as for `place_of`.
     """
     from mqstore._remote.pinned import Pinned
 
@@ -78,7 +75,7 @@ def transport_of(url: str, storage_options: Mapping[str, Any] | None) -> Any:
     """Returns the transport of a store, without a cache. It follows a manifest. Makes no request.
 
     Raises:
-        InvalidOptionError, ImportError: as for `object_transport_of`.
+        InvalidOptionError, MissingPackageError: as for `object_transport_of`.
     """
     from mqstore._remote.followed import Followed
 
@@ -104,12 +101,12 @@ def object_transport_of(url: str, storage_options: Mapping[str, Any] | None) -> 
     Raises:
         InvalidOptionError: the URL has a query string or credentials that belong into `storage_options`.
         RemoteStoreError: a name in the URL of a bucket is empty.
-        ImportError: the package for this kind of URL is not installed.
+        MissingPackageError: the package for this kind of URL is not installed.
     """
     shown = checked_url(url)
     scheme, _, rest = url.partition("://")
     options = dict(storage_options or {})
-    if scheme in _OBJECT_STORES:
+    if scheme in OBJECT_STORES:
         from mqstore._remote.object_store import ObjectStore
 
         if "@" in rest.partition("/")[0]:

@@ -36,7 +36,7 @@ class _Report:
                 row with all other fields.
 
         Raises:
-            ImportError: pandas is not installed (`pip install "mqstore[pandas]"`).
+            MissingPackageError: pandas is not installed (`pip install "mqstore[pandas]"`).
             ValueError: `part` is no list of this report.
         """
         from mqstore._admin import tables
@@ -50,7 +50,7 @@ class _Report:
             part: as for `to_pandas`.
 
         Raises:
-            ImportError: Polars is not installed (`pip install "mqstore[polars]"`).
+            MissingPackageError: Polars is not installed (`pip install "mqstore[polars]"`).
             ValueError: `part` is no list of this report.
         """
         from mqstore._admin import tables

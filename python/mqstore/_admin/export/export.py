@@ -105,7 +105,7 @@ def export(
         RemoteStoreError: results cannot be written to this kind of URL.
         StorePermissionError, StoreIOError: a request failed.
         InvalidMessageError: for stores: a message cannot be copied.
-        ImportError: Parquet and Arrow need pyarrow.
+        MissingPackageError: Parquet and Arrow need pyarrow.
         StoreLockedError: for stores: another process has `dest` open for writing.
     """
     if body_matches is not None and not isinstance(body_matches, str):

@@ -470,7 +470,11 @@ class Store(DeliveringStore):
         return NamespaceInfo(*_native.delete_namespace(self, namespace))
 
     def stats(self) -> StoreStats:
-        """Returns counters since the open, the positions of log, sync and dispatch, and what keeps old segments."""
+        """Returns counters since the open, the positions of log, sync and dispatch, and what keeps old segments.
+
+        Raises:
+            StoreClosedError: the store is closed. Read the counters before you close it.
+        """
         from mqstore._reports import StoreStats
 
         return StoreStats._from_dict(self._stats())

@@ -128,8 +128,9 @@ async def test_the_verbs_answer_as_those_of_a_store(home: Path) -> None:
     await store.close()
     assert (await mqstore.aio.info(home)).messages == 4
     assert (await mqstore.aio.verify(home.with_name("copy"))).ok
-    with pytest.raises(mqstore.StoreClosedError):
-        await store.topics()
+    for call in (store.topics, store.stats, store.delays):
+        with pytest.raises(mqstore.StoreClosedError):
+            await call()
 
 
 @in_loop

@@ -663,6 +663,7 @@ class Store(DeliveringStore):
         from dataclasses import replace
 
         from mqstore._admin.directories import make_at_url, must_be_new
+        from mqstore._admin.files import creating
         from mqstore._reports import SnapshotReport, native_progress
 
         self._check()
@@ -675,7 +676,8 @@ class Store(DeliveringStore):
             return make_at_url(url, target_options, make)
         target = text_of(dest)
         must_be_new(target)
-        return SnapshotReport(path=target, **self._snapshot(target, native_progress(progress)))
+        with creating(target):
+            return SnapshotReport(path=target, **self._snapshot(target, native_progress(progress)))
 
     def scan(
         self,

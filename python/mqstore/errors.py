@@ -302,7 +302,8 @@ class DiskFullError(MQStoreError, OSError):
     """The disk or the user's disk quota is full, except for a reserve, or its used share exceeds `disk_refuse_ratio`.
 
     The action was not carried out. `requested` and `free` are bytes: those that the action needed, and those that the
-    file system had left; None if unknown. `option` is the option that makes the store need less space, if there is one.
+    file system had left; None if unknown. `option` is the option that makes the store need less space; empty if none
+    does, for example because a copy needs the space.
     """
 
     _errno = errno.ENOSPC
@@ -328,7 +329,8 @@ class DiskFullError(MQStoreError, OSError):
         change = f"or change the option {option}, " if option else ""
         remedy = f"free space on the disk, {change}then try again"
         # An append that is refused before it needs space.
-        what = f"cannot append: {reason}" if action == "appending" else f"{reason} while {action}"
+        doing = action if action.partition(" ")[0].endswith("ing") else f"trying to {action}"
+        what = f"cannot append: {reason}" if action == "appending" else f"{reason} while {doing}"
         self._settle(f"{path}: {what}{numbers}: {remedy}", path, action, reason, requested, free, option)
 
 

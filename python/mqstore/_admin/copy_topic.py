@@ -19,7 +19,7 @@ from mqstore._admin.compaction import topic_list
 from mqstore._admin.export.run import export_request
 from mqstore._admin.export.settings import commit_offsets
 from mqstore._admin.export.store_export import StoreExport
-from mqstore._admin.files import locked_folder
+from mqstore._admin.files import creating, locked_folder
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._paths import home_of
 from mqstore._remote.place import CACHE_BYTES, place_of
@@ -157,7 +157,7 @@ class _Copy:
         checked = self._export(None)
         checked.check_store()
         self.source = checked.named
-        with locked_folder(folder):
+        with creating(self._target), locked_folder(folder):
             names = (_named(self.source), _named(os.path.realpath(self._target)))
             state = _native.TopicCopy(folder, *names, self._topics)
             export = self._export(state.position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -186,6 +187,7 @@ def repair(
             the repair would lose a message that can be read now.
         DiskFullError: no space for the copies.
     """
+    from mqstore._admin.files import creating
     from mqstore._options import StoreOptions, native_form
     from mqstore._reports import RepairReport, native_progress
 
@@ -202,7 +204,9 @@ def repair(
     target = None if output is None else text_of(output)
     if target is not None:
         must_be_new(target)
-    found = _native.repair(home, native_form(options or StoreOptions()), target, dry_run, native_progress(progress))
+    form, tell = native_form(options or StoreOptions()), native_progress(progress)
+    with nullcontext() if target is None else creating(target):
+        found = _native.repair(home, form, target, dry_run, tell)
     return RepairReport._of(home, target, dry_run, found)
 
 
@@ -241,6 +245,7 @@ def compact(
         InvalidOptionError: an option is out of bounds.
     """
     from mqstore._admin import compaction
+    from mqstore._admin.files import creating
     from mqstore._reports import CompactionReport
 
     if (output is None) == (not in_place) and not (options.get("dry_run") and output is None):
@@ -254,12 +259,13 @@ def compact(
             return compact(home, topics=topics, output=folder, job_id=job_id, **options)
 
         return make_at_url(url, target_options, make, dry_run=bool(options.get("dry_run")))
-    if output is not None:
-        copy = text_of(output)
-        must_be_new(copy)
+    if output is None:
+        return CompactionReport._from_json(_native.compaction_run(home, chosen, *request, tell))
+    copy = text_of(output)
+    must_be_new(copy)
+    with creating(copy):
         _native.copy_store(home, copy, None)
-        home = copy
-    return CompactionReport._from_json(_native.compaction_run(home, chosen, *request, tell))
+        return CompactionReport._from_json(_native.compaction_run(copy, chosen, *request, tell))
 
 
 def make_at_url(

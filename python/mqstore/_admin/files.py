@@ -1,28 +1,64 @@
-"""Local files: errors of a full disk, and a lock against a second call."""
+"""Local files: errors that name the target of a call, and a lock against a second call."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import DiskFullError
+from mqstore.errors import DiskFullError, MQStoreError, StoreBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @contextmanager
-def disk_of(folder: Path, action: str) -> Iterator[None]:
-    """Turns the error of a full disk into a `DiskFullError` that names the folder."""
+def creating(target: Path | str, action: str = "writing it") -> Iterator[None]:
+    """Makes the errors of a call that creates `target` name it, not the names that its files have until it is complete.
+
+    If its disk is full, the error is a `DiskFullError` without an option: no option makes a copy smaller. `action` is
+    for an error that does not say what the call did.
+    """
     try:
         yield
-    except OSError as error:
-        if isinstance(error, DiskFullError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except (MQStoreError, OSError) as error:
+        if (named := _naming(str(target), action, error)) is None:
             raise
-        raise DiskFullError(str(folder), action, option="") from None
+        for note in getattr(error, "__notes__", ()):
+            named.add_note(note)
+        raise named.with_traceback(error.__traceback__) from None
+
+
+def _naming(target: str, action: str, error: Exception) -> Exception | None:
+    """Returns an error that names `target`; None if the error needs no other name."""
+    if isinstance(error, OSError) and (full := _disk_full(target, action, error)) is not None:
+        return full
+    partial = re.compile(rf"({re.escape(target)}(\.[^\s/'\"]+?)?)\.partial(\.(state|rules|mapping)(\.new)?)?")
+    if partial.search(str(error)) is None:
+        return None
+
+    def named(value: Any) -> Any:
+        return partial.sub(r"\1", os.fspath(value)) if isinstance(value, str | os.PathLike) else value
+
+    if isinstance(error, MQStoreError):
+        return type(error)(*map(named, error._values()))
+    filename = getattr(error, "filename", None)
+    return type(error)(*map(named, error.args), *([] if filename is None else [named(filename)]))
+
+
+def _disk_full(target: str, action: str, error: OSError) -> DiskFullError | None:
+    """Returns the error for a full disk of `target`; None for any other error."""
+    if isinstance(error, DiskFullError):
+        if f"{error.path}/".startswith((f"{target}/", f"{target}.")):
+            return DiskFullError(target, error.action, error.reason, error.requested, error.free, option="")
+        return None
+    # The native module gives some errors of a full disk another number.
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
+        return DiskFullError(target, action, option="")
+    return None
 
 
 @contextmanager
@@ -30,7 +66,7 @@ def scratch() -> Iterator[Path]:
     """Yields an empty folder in the folder for temporary files (`TMPDIR`), which is removed at the end."""
     from tempfile import TemporaryDirectory
 
-    with TemporaryDirectory(prefix="mqstore-") as folder, disk_of(Path(folder), "preparing the result"):
+    with TemporaryDirectory(prefix="mqstore-") as folder, creating(folder, "preparing the result"):
         yield Path(folder)
 
 
@@ -68,9 +104,7 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _busy(path: Path | str) -> OSError:
-    from mqstore.errors import StoreBusyError
-
+def _busy(path: Path | str) -> StoreBusyError:
     return StoreBusyError(f"{path}: another call is writing this; wait for it, or choose another name")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._admin.files import disk_of, locked_folder
+from mqstore._admin.files import creating, locked_folder
 from mqstore._archive.place import ArchivePlace
 from mqstore._options import StoreOptions, native_form
 from mqstore._paths import home_of
@@ -171,7 +171,7 @@ class Archive:
             raise FileExistsError(f"{home}: exists already and is not empty; choose a new directory")
         partial = Path(f"{home}.partial")
         form = native_form(options or StoreOptions())
-        with locked_folder(partial), disk_of(partial, "restoring the archive"):
+        with creating(home), locked_folder(partial):
             found = restore.run(partial, home, self._place.text, form, native_progress(progress))
         return ArchiveRestoreReport(target=self._place.shown, path=str(home), seconds=_seconds(started), **found)
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore._admin.files import locked_folder
+from mqstore._admin.files import creating, locked_folder
 from mqstore._paths import home_of, object_path, url_of_result
 from mqstore._publish.target import result_source
 from mqstore._remote.manifest import FOLDER
@@ -94,7 +94,7 @@ def fetch(
     partial = Path(f"{home}.partial")
     paths = (partial, home, Path(f"{home}.partial.mapping"), mapping)
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-    with locked_folder(partial):
+    with creating(home), locked_folder(partial):
         kept = source.fetch(found, paths, _REQUESTS, tell)
     return FetchReport(
         url=source.shown,

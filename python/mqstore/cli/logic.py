@@ -20,6 +20,7 @@ import mqstore
 from mqstore import _native
 from mqstore._admin.export.columns import column_file
 from mqstore._admin.export.formats import format_of
+from mqstore._admin.files import creating
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import unknown_topic
 from mqstore._dicts import message_dict
@@ -162,7 +163,7 @@ def logic_export(
         rows = logic.scan(topic, queue, start, end, on_missing=on_missing)
         messages = 0
         try:
-            with column_file(kind, partial, rows.schema) as write:
+            with creating(out), column_file(kind, partial, rows.schema) as write:
                 for batch in rows:
                     write(batch)
                     messages += batch.num_rows

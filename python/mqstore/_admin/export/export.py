@@ -13,6 +13,7 @@ from mqstore._admin.export.formats import format_of
 from mqstore._admin.export.parts import UrlParts
 from mqstore._admin.export.run import export_request
 from mqstore._admin.export.store_export import StoreExport
+from mqstore._admin.files import creating, scratch
 from mqstore._paths import home_of, is_url, shown_url, target_url, text_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 
@@ -139,14 +140,17 @@ def export(
         (source, dledger_end), Path(target), request, waiting == "keep", overwrite, progress, keep_offsets=keep_offsets
     )
     started = time.monotonic()
-    if isinstance(work, StoreExport):
-        counts = work.to_store(Path(f"{work.dest}.mapping.jsonl") if mapping is None else Path(home_of(mapping)))
-    elif kind == "jsonl":
-        counts = work.to_lines()
-    elif parts:
-        counts = work.to_parts(kind)
-    else:
-        counts = work.to_columns(kind)
+    with creating(work.dest):
+        if isinstance(work, StoreExport):
+            positions = Path(f"{work.dest}.mapping.jsonl" if mapping is None else home_of(mapping))
+            with creating(positions):
+                counts = work.to_store(positions)
+        elif kind == "jsonl":
+            counts = work.to_lines()
+        elif parts:
+            counts = work.to_parts(kind)
+        else:
+            counts = work.to_columns(kind)
     return counts.report(str(work.dest), kind, time.monotonic() - started)
 
 
@@ -161,7 +165,6 @@ def _to_url(
 
     `chosen` are the request, whether to keep what waits and the queue offsets, and the callback.
     """
-    from mqstore._admin.files import scratch
     from mqstore._publish.target import UPLOADS, result_target
     from mqstore._reports import ExportReport
 

@@ -130,7 +130,7 @@ class Export:
         if folder and path.exists():
             raise FileExistsError(f"{path}: exists already; choose a new folder for the parts")
         if path.is_dir() or (path.exists() and not self._overwrite):
-            raise FileExistsError(f"{path}: exists already; set overwrite to replace a file")
+            raise FileExistsError(f"{path}: exists already; pass overwrite=True to replace a file")
 
     def _tell(self, stream: Any, position: int) -> None:
         self._tell_bytes(position - stream.start, stream.limit - stream.start)

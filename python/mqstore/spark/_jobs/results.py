@@ -122,7 +122,7 @@ class _Folder:
 
     def _must_be_free(self) -> None:
         if self._target.exists() and not (self._overwrite and self._target.is_dir()):
-            raise FileExistsError(f"{self._target}: exists already; set overwrite to replace a folder")
+            raise FileExistsError(f"{self._target}: exists already; pass overwrite=True to replace a folder")
 
 
 class _Published:

@@ -306,14 +306,12 @@ class StoreOptions:
             InvalidOptionError: an open would refuse a value; or `fileReservedTime` is less than 1 h, with which a
                 broker deletes every full segment.
         """
-        import warnings
-
         from mqstore import _broker_conf
-        from mqstore.errors import StoreWarning
+        from mqstore._warn import warn
 
         conf = _broker_conf.parse_file(path)
         for note in _broker_conf.misspelled(conf):
-            warnings.warn(f"{os.fspath(path)}: {note}", StoreWarning, stacklevel=2)
+            warn(f"{os.fspath(path)}: {note}")
         return cls._from_settings(_broker_conf.read(conf))
 
     @classmethod

@@ -178,7 +178,15 @@ def opened(
         raise RemoteStoreError(home.url, f"open it with mode {mode!r}")
     chosen = normalise(options, overrides)
     _native.watch_forks()
-    return when_unlocked(lock_timeout, lambda: Store._open(home, mode, chosen, progress, clock, faults))
+    pauses = lock_pauses(lock_timeout)
+    while True:
+        try:
+            # The native module warns at the caller of the caller of this function.
+            return Store._open(home, mode, chosen, progress, clock, faults)
+        except StoreLockedError:
+            if (pause := next(pauses, None)) is None:
+                raise
+        time.sleep(pause)
 
 
 def when_unlocked(lock_timeout: Duration | None, call: Callable[[], T]) -> T:

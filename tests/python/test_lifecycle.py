@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -414,3 +415,24 @@ def test_an_import_warns_of_threads_of_gevent(patched: str) -> None:
     done = python(GEVENT, patched)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str([("RuntimeWarning", "<string>", True)] if patched == "threading" else [])
+
+
+def test_a_warning_names_the_line_of_the_program(filled: Path, tmp_path: Path) -> None:
+    """However many functions of mqstore are between the two."""
+    (filled / "mqstore" / "queues").unlink()
+    shutil.rmtree(filled / "consumequeue")
+    conf = tmp_path / "broker.conf"
+    conf.write_text("flushDiskTyp=SYNC_FLUSH\n")
+    calls: list[Callable[[], object]] = [
+        lambda: mqstore.open(filled).close(),
+        lambda: mqstore.open(filled, "rw", lock_timeout=1).close(),
+        lambda: mqstore.sql("price > 5 nonsense"),
+        lambda: mqstore.StoreOptions.from_broker_conf(conf),
+        lambda: mqstore.scan([filled, tmp_path / "absent"], on_error="skip").to_arrow(),
+    ]
+    for number, call in enumerate(calls):
+        if number == 1:
+            shutil.rmtree(filled / "consumequeue", ignore_errors=True)
+        with pytest.warns(mqstore.StoreWarning) as found:
+            call()
+        assert {one.filename for one in found} == {__file__}, number

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-
 from mqstore._native import SqlFilter
-from mqstore.errors import StoreWarning
+from mqstore._warn import warn
 
 _SHOWN = 40
 
@@ -35,7 +33,7 @@ def sql(expression: str) -> SqlFilter:
         place = len(expression) - len(rest) + 1
         shown = rest if len(rest) <= _SHOWN else f"{rest[:_SHOWN]}..."
         text = f"the filter ends before column {place}: {shown!r} is not part of it and is ignored, as in RocketMQ"
-        warnings.warn(text, StoreWarning, stacklevel=2)
+        warn(text)
     return found
 
 

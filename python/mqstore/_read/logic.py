@@ -16,7 +16,6 @@ Source: ``TopicQueueMappingManager``, ``LogicQueueMappingItem``, ``TopicQueueMap
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,7 +30,8 @@ from mqstore._read.logic_rows import LogicPiece, LogicRows
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
 from mqstore._reports import _Report
 from mqstore._store import open as open_store
-from mqstore.errors import MQStoreError, OffsetOutOfRangeError, StoreWarning, TopicNotFoundError
+from mqstore._warn import warn
+from mqstore.errors import MQStoreError, OffsetOutOfRangeError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -361,8 +361,7 @@ class LogicQueues:
                 upto = "on" if part.limit is None else f"to {part.limit}"
                 raise MQStoreError(
                     f"logic queue {queue_id} of topic {topic}: the offsets from {item.logic_offset} {upto} are on "
-                    f"broker {item.broker!r}, whose directory is not given; add it, or read with on_missing='skip' "
-                    "(on the command line --on-missing skip)"
+                    f"broker {item.broker!r}, whose directory is not given; add it, or read with on_missing='skip'"
                 )
             delta = item.logic_offset - item.start
             low = max(bounds[0], start - delta)
@@ -458,7 +457,7 @@ def _chains(files: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[int, 
             owner = entry.get("bname")
             if owner != broker:
                 text = f"{FILE} of broker {broker}: topic {topic} is a copy from broker {owner}; it is ignored"
-                warnings.warn(text, StoreWarning, stacklevel=3)
+                warn(text)
                 continue
             hosted = entry.get("hostedQueues")
             known = best.setdefault(topic, {})

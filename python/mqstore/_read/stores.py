@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +10,8 @@ from mqstore._paths import is_url, text_of
 from mqstore._read.on_error import FAILURES, can_be_skipped, check_on_error, error_text
 from mqstore._remote.glob import expanded, is_pattern, shown
 from mqstore._remote.place import CACHE_BYTES, place_of
-from mqstore.errors import InvalidOptionError, StoreWarning
+from mqstore._warn import warn
+from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping, Sequence
@@ -130,7 +130,7 @@ class Stores(RowSource):
                 # The frames of the traceback would keep the store open.
                 self.failures.append((name, error.with_traceback(None)))
                 text = f"the rest of a store is skipped: {error_text(name, error)}"
-                warnings.warn(text, StoreWarning, stacklevel=4)
+                warn(text)
 
     def _place(self, path: StorePath) -> str | _native.RemoteDirectory:
         if is_url(text_of(path)):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from mqstore._reports.base import _Report
-from mqstore.errors import StoreWarning
+from mqstore._warn import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,8 +47,7 @@ class VerifyReport(_Report):
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
         for note in values.get("notes", ()):
-            # The frames are this one, the verb, and its caller.
-            warnings.warn(note, StoreWarning, stacklevel=3)
+            warn(note)
         problems = [Problem(**problem) for problem in values["problems"]]
         if values["more"]:
             problems.append(

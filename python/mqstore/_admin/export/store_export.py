@@ -7,7 +7,6 @@ offset: first the delivered messages, then those that wait.
 from __future__ import annotations
 
 import os
-import warnings
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +19,8 @@ from mqstore._admin.export.late_log import is_free, make_late_store
 from mqstore._admin.export.partial import only_writer
 from mqstore._admin.export.run import Export
 from mqstore._admin.export.settings import commit_offsets
-from mqstore.errors import InvalidOptionError, StoreWarning
+from mqstore._warn import warn
+from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from mqstore._admin.export.rules import Rules
@@ -77,13 +77,13 @@ class StoreExport(Export):
                 f"records there have the same offset, or are too far apart; {mapping} has both offsets, and groups get "
                 "no offsets"
             )
-            warnings.warn(text, StoreWarning, stacklevel=3)
+            warn(text)
         if refused := copy.refused_topics:
             text = (
                 f"{self.dest}: the messages of some topics are left out, because a store cannot have topics of their "
                 f"names: {', '.join(map(repr, refused))}; export these topics to a file"
             )
-            warnings.warn(text, StoreWarning, stacklevel=3)
+            warn(text)
         return counts
 
     @property
@@ -143,4 +143,4 @@ class StoreExport(Export):
                 commit_offsets(target, {group: found})
             except InvalidOptionError as error:
                 text = f"{self.dest}: the group {group!r} of the source gets no offsets: {error}"
-                warnings.warn(text, StoreWarning, stacklevel=4)
+                warn(text)

@@ -20,6 +20,7 @@ import pytest
 import mqstore
 import rocketmq_bytes as raw
 from conftest import SMALL, Cli, python, tree_hash
+from mqstore.cli.errors import error_text
 from mqstore.cli.messages.follow import Tail
 
 NAMES = [
@@ -528,3 +529,36 @@ def test_without_the_extra() -> None:
     )
     assert done.returncode == 3
     assert "mqstore[cli]" in done.stderr
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}])
+def test_a_terminal_without_utf_8_gets_escapes(home: Path, cli: Cli, environment: dict[str, str]) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append("orders", "grün".encode(), tags="ü", keys="é")
+    environment = {**os.environ, "PYTHONUTF8": "0", **environment}
+    done = cli("cat", home, "--format", "table", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.rstrip().endswith("tags=\\xfc  keys=\\xe9  gr\\xfcn")
+    for verb in (["info", home], ["topics", home], ["--help"]):
+        assert cli(*verb, env=environment).returncode == 0
+    missing = cli("info", home / "nö", env=environment)
+    assert missing.returncode == 3
+    assert missing.stderr.count("\n") == 1
+
+
+def test_errors_name_the_options_of_the_command_line(
+    store: mqstore.Store, home: Path, cli: Cli, tmp_path: Path
+) -> None:
+    store.append("orders", b"one")
+    for verb in (["append", home, "orders", "--body", "two"], ["rebuild", home], ["compact", home, "--in-place"]):
+        done = cli(*verb)
+        assert done.returncode == 3
+        assert done.stderr.endswith("close it there, or wait for it with --lock-timeout\n")
+    (tmp_path / "out.jsonl").touch()
+    done = cli("export", home, tmp_path / "out.jsonl")
+    assert done.returncode == 3
+    assert done.stderr.endswith("exists already; pass --overwrite to replace a file\n")
+    full = error_text(mqstore.DiskFullError("/s", "growing it"))
+    assert full == "/s: no space left on the device while growing it: free space on the disk, then try again"
+    absent = cli("info", home / "absent")
+    assert absent.stderr.endswith("check the path, or create a store there (mqstore append --create)\n")

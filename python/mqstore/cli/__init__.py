@@ -16,6 +16,7 @@ nothing large, so that `mqstore --version` answers quickly.
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import NoReturn
 
@@ -24,6 +25,9 @@ from mqstore.cli.status import CLEAN, FAILED, INTERRUPTED, abandon_stdout
 
 def main() -> NoReturn:
     """Runs the command line and exits the process with its exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal without UTF-8 gets escapes.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -77,7 +81,9 @@ def _failure(error: Exception) -> int:
     from mqstore.errors import MQStoreError
 
     if isinstance(error, MQStoreError | OSError):
-        print(f"mqstore: {error}", file=sys.stderr)
+        from mqstore.cli.errors import error_text
+
+        print(f"mqstore: {error_text(error)}", file=sys.stderr)
     else:
         import traceback
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import MQStoreError
+from mqstore.errors import MissingPackageError, MQStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,20 +37,20 @@ _SETTINGS = ("spark.pyspark.python", "spark.sql.execution.pyspark.python")
 _OLDEST_JAVA = 17
 _PROBE_SECONDS = 60
 
-_MISSING = 'mqstore.spark needs PySpark 4.1 or newer, pyarrow and pandas: pip install "mqstore[spark]"'
+_EXTRA = "mqstore[spark]"
 
 
 def require(spark: SparkSession) -> None:
     """Checks that the libraries are installed and that ``spark`` is a session; selects the workers' interpreter.
 
     Raises:
-        ImportError: PySpark, pyarrow or pandas is missing.
+        MissingPackageError: PySpark, pyarrow or pandas is missing.
         TypeError: ``spark`` is not a session.
     """
     # Spark's mapInArrow needs pandas on the driver.
     for name in ("pyspark", "pyarrow", "pandas"):
         if find_spec(name) is None:
-            raise ImportError(_MISSING, name=name)
+            raise MissingPackageError(name, _EXTRA)
     if not callable(getattr(spark, "range", None)):
         raise TypeError(f"spark must be a SparkSession, not {type(spark).__name__}")
     select_interpreter(spark)
@@ -84,12 +84,13 @@ def begin(master: str) -> SparkSession:
     """Returns a session for the command line, whose local workers run this interpreter unless the user chose another.
 
     Raises:
-        MQStoreError: PySpark is missing, or the Java or the workers' interpreter cannot run Spark.
+        MissingPackageError: PySpark is missing.
+        MQStoreError: the Java or the workers' interpreter cannot run Spark.
     """
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
-        raise MQStoreError(_MISSING) from None
+        raise MissingPackageError("pyspark", _EXTRA) from None
     _check_java()
     if is_local(master):
         if chosen := os.environ.get(_VARIABLE):

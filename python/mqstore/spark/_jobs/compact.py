@@ -135,7 +135,7 @@ def compact(
         with the reason.
 
     Raises:
-        ImportError: PySpark, pyarrow or pandas is missing.
+        MissingPackageError: PySpark, pyarrow or pandas is missing.
         FileExistsError: ``output`` exists.
         ResultExistsError: the URL ``output`` has another result or other objects.
         RemoteStoreError: ``path`` is a URL, and there is no ``output``; or results cannot be written to this kind of

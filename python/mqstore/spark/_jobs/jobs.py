@@ -55,7 +55,7 @@ def rebuild(
         The reports, by path.
 
     Raises:
-        ImportError: PySpark, pyarrow or pandas is missing.
+        MissingPackageError: PySpark, pyarrow or pandas is missing.
         MQStoreError: a task failed after all its attempts; the text says where and why. Other stores may be rebuilt.
     """
     require(spark)
@@ -149,7 +149,7 @@ def export(
         The report; for several stores the reports by path, with the messages and bytes of each store.
 
     Raises:
-        ImportError: PySpark, pyarrow or pandas is missing.
+        MissingPackageError: PySpark, pyarrow or pandas is missing.
         FileExistsError: ``dest`` exists.
         ResultExistsError: the URL ``dest`` has a result or other objects.
         RemoteStoreError: results cannot be written to this kind of URL.

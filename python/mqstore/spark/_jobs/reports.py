@@ -66,7 +66,7 @@ def as_dataframe(
         each element.
 
     Raises:
-        ImportError: PySpark, pyarrow or pandas is missing.
+        MissingPackageError: PySpark, pyarrow or pandas is missing.
         TypeError: ``reports`` is something else.
         ValueError: ``reports`` is empty, so the columns are unknown.
     """

@@ -73,7 +73,7 @@ def verify(
         The results of `mqstore.verify`, by path; URLs are without user, password and query.
 
     Raises:
-        ImportError: PySpark, pyarrow or pandas is missing.
+        MissingPackageError: PySpark, pyarrow or pandas is missing.
         InvalidOptionError: unknown strategy; or ``storage_options`` without a URL.
         NotAStoreError: a pattern matches no store.
         OSError: ``staging`` does not exist, or cannot be written.

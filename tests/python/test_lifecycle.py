@@ -63,6 +63,7 @@ def test_parents_are_made(tmp_path: Path) -> None:
 def test_close_is_idempotent_and_final(store: mqstore.Store) -> None:
     store.append("t", b"x")
     found = store.read("t", follow=True)
+    queue = store.work_queue("jobs")
     store.close()
     store.close()
     assert store.closed
@@ -81,6 +82,8 @@ def test_close_is_idempotent_and_final(store: mqstore.Store) -> None:
         lambda: store.wait("t", 0, 0, timeout=0),
         store.stats,
         store.delays,
+        queue.counts,
+        queue.leased,
         lambda: store.confirm_offset,
         store.verify,
         store.__enter__,

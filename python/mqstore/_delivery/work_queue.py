@@ -167,7 +167,11 @@ class WorkQueue(_native.NativeWorkQueue):
 
         Raises:
             ShutDown: this handle is closed.
+            StoreClosedError: the store is closed.
         """
+        if self.closed:
+            # Raises the error; the native call below returns an empty list if the store is closed.
+            self._counts()
         return [Lease(*row) for row in self._leases()]
 
     def __enter__(self) -> Self:

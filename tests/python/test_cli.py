@@ -249,7 +249,6 @@ def test_cat_selects(filled: Path, cli: Cli) -> None:
     assert len(everything) == 45
     assert offsets("--topic", "orders", "--queue", 0, "--start", 3, "--end", 5) == [("orders", 0, 3), ("orders", 0, 4)]
     assert offsets("--topic", "orders", "--start", 19) == [("orders", 0, 19), ("orders", 1, 19)]
-    assert offsets("--topic", "orders", "--start", 1000) == []
     assert len(offsets("--filter", "paid")) == 20
     assert len(offsets("--filter", "paid || open")) == 40
     assert len(offsets("--limit", 7)) == 7
@@ -404,9 +403,25 @@ def test_lookup(filled: Path, cli: Cli) -> None:
     found = lines(cli("lookup", filled, "orders", "all"))
     assert [one["body_text"] for one in found] == [f"body {number}" for number in range(40)]
     assert len(lines(cli("lookup", filled, "orders", "all", "--limit", 5))) == 5
-    for topic, key, status in (("orders", "none", 0), ("none", "all", 3)):
-        done = cli("lookup", filled, topic, key)
-        assert (done.returncode, done.stdout) == (status, "")
+    done = cli("lookup", filled, "none", "all")
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_no_hit_is_status_1_with_a_sentence(filled: Path, tmp_path: Path, cli: Cli) -> None:
+    for verb, sentence in (
+        (["lookup", filled, "orders", "none"], "no message of the topic orders has the key none"),
+        (["cat", filled, "--topic", "orders", "--start", 1000], "no message matches --topic orders --start 1000"),
+        (["cat", filled, "--log", "--key", "a", "--key", "b"], "no message matches --key a b"),
+    ):
+        for form, shown in (("jsonl", ""), ("table", ""), ("json", "[]\n")):
+            done = cli(*verb, "--format", form)
+            assert (done.returncode, done.stdout, done.stderr) == (1, shown, f"mqstore: {sentence}\n")
+    assert cli("cat", filled, "--key", "a", "--limit", 0).returncode == 0
+    mqstore.open(tmp_path / "empty", "create", options=SMALL).close()
+    done = cli("cat", tmp_path / "empty")
+    assert (done.returncode, done.stderr) == (1, "mqstore: there are no messages\n")
+    # One store with a hit is enough.
+    assert cli("cat", tmp_path / "empty", filled).returncode == 0
 
 
 def test_lookup_times(home: Path, cli: Cli) -> None:

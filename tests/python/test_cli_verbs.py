@@ -114,7 +114,9 @@ def test_cat_selects_by_time_key_and_body(home: Path, cli: Cli) -> None:
     )
 
     def numbers(*arguments: object) -> list[int]:
-        return sorted(int(body.split()[1]) for body in bodies(cli("cat", home, *arguments)))
+        done = cli("cat", home, *arguments)
+        assert done.returncode == (0 if done.stdout else 1), done.stderr
+        return sorted(int(json.loads(line)["body_text"].split()[1]) for line in done.stdout.splitlines())
 
     for order in ([], ["--log"]):
         assert numbers(*order, "--since", stamp + 7000) == [7, 8, 9]
@@ -141,7 +143,7 @@ def test_since_and_until_have_their_former_names(filled: Path, tmp_path: Path, c
 
     def found(*options: object) -> int:
         if verb == "lookup":
-            return len(rows(cli("lookup", filled, "orders", "all", *options)))
+            return len(cli("lookup", filled, "orders", "all", *options).stdout.splitlines())
         return json.loads(
             cli("export", filled, tmp_path / "o.jsonl", "--overwrite", *options, "--format", "json").stdout
         )["messages"]

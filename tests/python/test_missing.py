@@ -124,8 +124,6 @@ def test_the_command_line_says_so(filled: Path, cli: Cli) -> None:
         done = cli(*arguments)
         assert (done.returncode, done.stdout) == (3, "")
         assert "no topic ordres; did you mean orders?" in done.stderr
-    done = cli("lookup", filled, "orders", "unknown")
-    assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def cat(
     archive: Archive = None,
     no_archive: NoArchive = False,
 ) -> int:
-    """Prints messages, queue by queue or in log order."""
+    """Prints messages, queue by queue or in log order; exit status 1 if there is none."""
     if topic is None and (queue is not None or start is not None or end is not None):
         raise typer.BadParameter("--queue, --start and --end need --topic")
     if log and (start is not None or end is not None):
@@ -87,7 +87,12 @@ def cat(
             found = chain.from_iterable(of_topic(store, reads, name, queue, (start, end), times) for name in names)
         return filter(selects, found)
 
-    return output.print(read)
+    selection = {
+        "--topic": topic, "--queue": queue, "--start": start, "--end": end, "--since": since, "--until": until,
+        "--key": " ".join(keys or ()) or None, "--grep": grep, "--filter": tags, "--sql": sql,
+    }  # fmt: skip
+    given = " ".join(f"{option} {value}" for option, value in selection.items() if value is not None)
+    return output.print(read, f"no message matches {given}" if given else "there are no messages")
 
 
 @verb()
@@ -157,14 +162,15 @@ def lookup(
     archive: Archive = None,
     no_archive: NoArchive = False,
 ) -> int:
-    """Prints the messages of a topic with this key, oldest first."""
+    """Prints the messages of a topic with this key, oldest first; exit status 1 if there is none."""
     first, last = moment_of("--since", since), moment_of("--until", until)
     output = _Messages(directories, message_form(form), body, limit, archive_of(archive, no_archive))
 
     def found(store: mqstore.Store) -> Iterator[StoredMessage]:
         return iter(store.lookup(topic, key, start_time=first, end_time=last, limit=output.left))
 
-    return output.print(found)
+    missing = f"no message of the topic {topic} has the key {key}"
+    return output.print(found, missing if since is until is None else f"{missing} in this range of times")
 
 
 class _Messages:
@@ -179,9 +185,11 @@ class _Messages:
             raise typer.BadParameter("the messages of several stores are no single document; use --format jsonl")
         self._form, self._body = form, body
         self.left = limit
+        # Also true if no message is wanted.
+        self._has_hit = limit == 0
 
-    def print(self, read: Callable[[mqstore.Store], Iterator[StoredMessage]]) -> int:
-        """Prints what `read` returns for each store, and returns the exit status."""
+    def print(self, read: Callable[[mqstore.Store], Iterator[StoredMessage]], missing: str) -> int:
+        """Prints the messages of `read` for each store and returns the exit status; without a message, notes `missing`."""
 
         def show(directory: str) -> None:
             with mqstore.open(directory, archive=self._archive) as store:
@@ -189,10 +197,15 @@ class _Messages:
                 render.messages(store, found, self._form, self._body, self._stores.member(directory))
             self._stores.is_done = self.left == 0
 
-        return self._stores.each(show)
+        status = self._stores.each(show)
+        if status == CLEAN and not self._has_hit:
+            render.note_later(missing)
+            return PROBLEMS
+        return status
 
     def _counted(self, found: Iterator[StoredMessage]) -> Iterator[StoredMessage]:
         for message in found:
+            self._has_hit = True
             if self.left is not None:
                 self.left -= 1
             yield message

@@ -469,8 +469,21 @@ def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
 
 
 def test_the_help_lists_every_verb_in_its_order(cli: Cli) -> None:
-    from mqstore.cli.app import ORDER
+    from mqstore.cli.app import PANELS
 
     done = cli("--help")
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"^│ ([a-z][a-z-]*) ", done.stdout, re.MULTILINE) == list(ORDER)
+    shown: dict[str, list[str]] = {}
+    for panel, name in re.findall(r"^╭─ (.+?) ─|^│ ([a-z][a-z-]*) ", done.stdout, re.MULTILINE):
+        if panel:
+            current = shown.setdefault(panel, [])
+        else:
+            current.append(name)
+    assert shown.pop("Options") == []
+    assert [(panel, *names) for panel, names in shown.items()] == [(panel, *names) for panel, names in PANELS.items()]
+
+
+def test_the_short_option_of_the_help(cli: Cli) -> None:
+    for verb in ([], ["cat"], ["topic"], ["topic", "create"]):
+        assert cli(*verb, "-h").stdout == cli(*verb, "--help").stdout
+        assert "Usage: mqstore" in cli(*verb, "-h").stdout

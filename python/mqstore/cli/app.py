@@ -21,21 +21,28 @@ from mqstore.cli.status import CLEAN, abandon_stdout
 
 P = ParamSpec("P")
 
-# Order of the verbs in the help.
-ORDER = (
-    *("info", "topics", "cat", "tail", "get", "lookup", "expire", "verify", "rebuild", "stats", "repair", "bench"),
-    *("snapshot", "compact", "export", "copy-topic", "import", "append", "fetch", "clean"),
-    *("archive", "archive-files", "archive-verify", "archive-restore", "archive-clean", "reclaim", "retention"),
-    *("config", "topic", "group", "dead-letter", "spark", "logic-queue"),
-)
+# The panels of the help with their verbs, in order.
+PANELS = {
+    "Read": ("info", "topics", "cat", "tail", "get", "lookup", "stats"),
+    "Change": ("append", "import", "topic", "group", "dead-letter"),
+    "Operate": ("verify", "repair", "rebuild", "compact", "expire", "retention", "reclaim", "snapshot", "bench"),
+    "Broker directories": ("config", "copy-topic", "logic-queue"),
+    "Archives and results": (
+        *("archive", "archive-files", "archive-verify", "archive-restore", "archive-clean"),
+        *("export", "fetch", "clean"),
+    ),
+    "Spark": ("spark",),
+}
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+_ORDER = tuple(_PANEL_OF)
 
 
 class _Verbs(TyperGroup):
-    """The verbs in the order of `ORDER`, whatever the order of the imports."""
+    """The verbs in the order of `PANELS`, whatever the order of the imports."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Returns the names in their order."""
-        return sorted(super().list_commands(ctx), key=ORDER.index)
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
 
 
 app = typer.Typer(
@@ -44,13 +51,15 @@ app = typer.Typer(
     help="Inspect, verify, repair and query message stores in the format of Apache RocketMQ.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # All verbs and groups inherit this.
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 
 def group_of_verbs(name: str, about: str) -> typer.Typer:
     """Adds a group to the application, for verbs such as `mqstore topic create`."""
     group = typer.Typer(help=about, no_args_is_help=True)
-    app.add_typer(group, name=name)
+    app.add_typer(group, name=name, rich_help_panel=_PANEL_OF[name])
     return group
 
 
@@ -75,7 +84,8 @@ def verb(name: str | None = None, group: typer.Typer = app) -> Callable[[Callabl
                 render.print_notes()
             raise typer.Exit(status)
 
-        return group.command(name)(command)
+        panel = _PANEL_OF[name or work.__name__] if group is app else None
+        return group.command(name, rich_help_panel=panel)(command)
 
     return register
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _LARGEST = (1 << 63) - 1
+
+# Seconds of 31,000 years; every longer age is before all messages too.
+_LONGEST_AGE = 10**12
 
 # As seconds these are the years 1973 to 2286, as milliseconds January to April 1970. The native module has the same
 # bounds (`LIKE_SECONDS`).
@@ -35,15 +39,17 @@ _ISO_UNITS = ("w", "d", "h", "m", "s")
 
 
 def milliseconds_of(name: str, value: Time) -> int:
-    """Returns `value` in epoch milliseconds, rounded down.
+    """Returns `value` in epoch milliseconds, rounded down. A timedelta is that long ago.
 
     Raises:
-        TypeError: `value` is no int, aware datetime or text.
-        InvalidOptionError: `value` is text that is no time, a time without a time zone, or a number that can only be
-            seconds.
+        TypeError: `value` is no int, aware datetime, timedelta or text.
+        InvalidOptionError: `value` is text that is no time, a time without a time zone, a negative timedelta, or a
+            number that can only be seconds.
     """
     if isinstance(value, str):
         value = _parsed(name, value)
+    if isinstance(value, timedelta):
+        return _ago(_checked_age(name, value))
     if isinstance(value, datetime):
         if value.tzinfo is None or value.utcoffset() is None:
             reason = "a datetime without a time zone: pass tzinfo=timezone.utc, or call astimezone() on a local time"
@@ -51,7 +57,8 @@ def milliseconds_of(name: str, value: Time) -> int:
         return (value - _EPOCH) // _MILLISECOND
     if isinstance(value, bool) or not isinstance(value, int):
         kind = type(value).__name__
-        raise TypeError(f"{name} must be an aware datetime, ISO 8601 text, or epoch milliseconds as an int, not {kind}")
+        forms = "an aware datetime, a timedelta, ISO 8601 text, or epoch milliseconds as an int"
+        raise TypeError(f"{name} must be {forms}, not {kind}")
     if value in _LIKE_SECONDS:
         reason = (
             f"{value} milliseconds after the epoch are in 1970, so it is probably in seconds: "
@@ -63,17 +70,55 @@ def milliseconds_of(name: str, value: Time) -> int:
     return value
 
 
-def store_time_of(name: str, value: datetime | str) -> int:
+def store_time_of(name: str, value: datetime | timedelta | str) -> int:
     """Returns the store time at which a read starts or ends, in epoch milliseconds, rounded down.
 
     Raises:
-        TypeError: `value` is neither a datetime nor a str.
+        TypeError: `value` is no datetime, timedelta or str.
         InvalidOptionError: as for `milliseconds_of`.
     """
-    if not isinstance(value, datetime | str):
-        msg = f"{name} must be an offset (int), an aware datetime or an ISO time (str), not {type(value).__name__}"
-        raise TypeError(msg)
+    if not isinstance(value, datetime | timedelta | str):
+        forms = "an offset (int), an aware datetime, a timedelta or an ISO time (str)"
+        raise TypeError(f"{name} must be {forms}, not {type(value).__name__}")
     return milliseconds_of(name, value)
+
+
+def command_line_time(name: str, text: str) -> tuple[int, datetime | None]:
+    """Returns a time of the command line in epoch milliseconds, and the local time if it is meant by the text.
+
+    Besides what `milliseconds_of` takes, the text can be an age with a unit (that long ago), a local date (its
+    midnight) or a local time.
+
+    Raises:
+        InvalidOptionError: `text` is none of these, does not exist in the calendar, or is a number that can only be
+            seconds.
+    """
+    text = text.strip()
+    if not re.fullmatch(r"[0-9.]+", text) and (seconds := _seconds(text)) is not None:
+        return _ago(seconds), None
+    if re.fullmatch(_NUMBER, text):
+        return milliseconds_of(name, text), None
+    try:
+        found = datetime.fromisoformat(text)
+        local = found.astimezone() if found.tzinfo is None else None
+    except (ValueError, OverflowError) as error:
+        # Python has its own words for a text that has no form of ISO 8601.
+        problem = "is no time" if "isoformat" in str(error) else f"does not exist ({error})"
+        forms = "a date such as 2026-01-31, a time such as 2026-01-31T12:00Z, an age such as 24h, or epoch milliseconds"
+        raise InvalidOptionError(name, f"{text!r} {problem}: use {forms}") from None
+    return milliseconds_of(name, local or found), local
+
+
+def _checked_age(name: str, age: timedelta) -> float:
+    if age < timedelta():
+        raise InvalidOptionError(name, f"{age.total_seconds():g} s is no age: pass a timedelta of at least 0")
+    if name == "deliver_at":
+        raise InvalidOptionError(name, "a timedelta is that long ago: pass it as delay, or a datetime")
+    return age.total_seconds()
+
+
+def _ago(seconds: float) -> int:
+    return time.time_ns() // 1_000_000 - int(min(seconds, _LONGEST_AGE) * 1000)
 
 
 def _parsed(name: str, text: str) -> int | datetime:
@@ -140,13 +185,19 @@ def seconds_from(name: str, value: Duration) -> float:
 
 
 def _span(name: str, text: str) -> float:
-    text = text.strip()
+    seconds = _seconds(text.strip())
+    if seconds is None:
+        reason = f'{text!r} is no duration: use a number with ms, s, m, h, d or w, such as "90s" or "7d", or "PT24H"'
+        raise InvalidOptionError(name, reason)
+    return seconds
+
+
+def _seconds(text: str) -> float | None:
     if plain := re.fullmatch(_PLAIN, text):
         return float(plain[1]) * _UNITS[plain[2] or "s"]
     if parts := re.fullmatch(_ISO, text):
         return float(sum(float(part) * _UNITS[unit] for part, unit in zip(parts.groups("0"), _ISO_UNITS, strict=True)))
-    reason = f'{text!r} is no duration: use a number with ms, s, m, h, d or w, such as "90s" or "7d", or "PT24H"'
-    raise InvalidOptionError(name, reason)
+    return None
 
 
 def count_of(name: str, value: int | None, most: int = (1 << 31) - 1) -> int | None:

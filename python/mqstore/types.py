@@ -49,16 +49,18 @@ Keys: TypeAlias = str | Iterable[str]
 Properties: TypeAlias = Mapping[str, str]
 """Properties of a message, by name."""
 
-Time: TypeAlias = int | datetime | str
-"""A point in time: epoch milliseconds, a `datetime` with a time zone, or ISO 8601 text with an offset, such as
-`"2026-01-31T12:00Z"`. A number that can only be seconds (of the years 1973 to 2286) is an error."""
+Time: TypeAlias = int | datetime | timedelta | str
+"""A point in time: epoch milliseconds, a `datetime` with a time zone, ISO 8601 text with an offset, such as
+`"2026-01-31T12:00Z"`, or a `timedelta` of at least 0, which is that long ago. A number that can only be seconds (of the
+years 1973 to 2286) is an error, and `deliver_at` takes no `timedelta`."""
 
 Duration: TypeAlias = float | timedelta | str
 """A duration: seconds, a `timedelta`, or text: a number with a unit such as `"90s"`, `"24h"` or `"7d"` (ms, s, m, h, d,
 w; without a unit, seconds), or a duration of ISO 8601 such as `"PT24H"`."""
 
-ReadBound: TypeAlias = int | datetime | str
-"""The start or the end of a read: a queue offset, or a store time as an aware `datetime` or as ISO text."""
+ReadBound: TypeAlias = int | datetime | timedelta | str
+"""The start or the end of a read: a queue offset, or a store time as an aware `datetime`, as ISO text, or as a
+`timedelta`, which is that long ago."""
 
 Filter: TypeAlias = "str | SqlFilter"
 """A selection of messages: tags as `"a || b"`, or a condition on properties, `mqstore.sql("price > 5")`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ import pytest
 import mqstore
 from conftest import SMALL, Cli
 from mqstore import testing
+from mqstore._times import command_line_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +91,10 @@ def shop(store: mqstore.Store) -> mqstore.Store:
 def test_a_time_is_a_datetime_text_or_milliseconds(shop: mqstore.Store, name: str) -> None:
     for right in (MOMENT, AS_DATETIME, *AS_TEXT):
         TIMES[name](shop, right)
+    if not name.endswith("deliver_at"):
+        TIMES[name](shop, timedelta(hours=1))
+    with pytest.raises(mqstore.InvalidOptionError, match="is no age: pass a timedelta of at least 0"):
+        TIMES[name](shop, timedelta(hours=-1))
     for wrong in (True, float(MOMENT), b"2024-01-01T10:00Z"):
         with pytest.raises(TypeError, match="datetime"):
             TIMES[name](shop, wrong)
@@ -164,6 +171,64 @@ def test_a_hook_and_the_delay_levels_take_text(home: Path) -> None:
         assert jobs.counts().delayed == 1
 
 
+def test_a_timedelta_is_that_long_ago(shop: mqstore.Store) -> None:
+    hour = timedelta(hours=1)
+    (message,) = shop.read("t", start=hour)
+    assert list(shop.read("t", end=hour)) == []
+    assert [len(list(shop.lookup("t", "k", **bound))) for bound in ({"start_time": hour}, {"end_time": hour})] == [1, 0]
+    assert shop.offset_for_time("t", 0, hour) == 0
+    born = mqstore.Message(b"x", born_timestamp=hour).born_timestamp
+    assert born is not None
+    assert abs(message.store_timestamp - 3_600_000 - born) < 60_000
+    assert list(shop.read("t", end=timedelta.max)) == []
+    # The message would be due at once.
+    with pytest.raises(mqstore.InvalidOptionError, match="pass it as delay"):
+        shop.append("t", b"x", deliver_at=hour)
+
+
+def test_texts_of_times_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def milliseconds(text: str) -> int:
+        return command_line_time("--since", text)[0]
+
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        for text, same in (
+            ("2026-01-31", "2026-01-30T23:00Z"),
+            ("20260131", "2026-01-30T23:00Z"),
+            ("2026-07-31T12:00", "2026-07-31T10:00Z"),
+        ):
+            found, local = command_line_time("--since", text)
+            assert found == milliseconds(same)
+            assert local is not None
+            assert local.tzname() in ("CET", "CEST")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert command_line_time("--since", str(MOMENT)) == (MOMENT, None)
+    for age, seconds in (("1h", 3600), ("24h", 86_400), ("7d", 604_800), ("PT24H", 86_400), ("20000d", 1_728_000_000)):
+        assert abs(time.time() - seconds - milliseconds(age) / 1000) < 60
+    assert milliseconds("9" * 400 + "w") < milliseconds("0001-01-02T00:00Z")
+    for text, reason in (
+        ("2026-02-30", "does not exist"),
+        ("2026-01-31T25:00", "does not exist"),
+        ("1x", "is no time"),
+        ("-1h", "is no time"),
+        ("", "is no time"),
+        ("1.5", "is no time"),
+        ("1738324800", "probably in seconds"),
+    ):
+        with pytest.raises(mqstore.InvalidOptionError, match=reason):
+            milliseconds(text)
+
+
+def test_a_note_names_the_zone_of_a_local_time(cli: Cli, filled: Path) -> None:
+    done = cli("cat", filled, "--since", "2026-01-31", "--until", "1ms", "--limit", 1, env={**os.environ, "TZ": "UTC"})
+    assert done.returncode == 0
+    assert done.stderr == "mqstore: --since 2026-01-31 is local time, in the zone UTC: 2026-01-31T00:00:00+00:00\n"
+    assert cli("lookup", filled, "orders", "all", "--since", "1h").stderr == ""
+
+
 @pytest.mark.slow
 def test_the_command_line_has_the_same_parser(cli: Cli, filled: Path) -> None:
     def lookup(*times: object) -> int:
@@ -173,7 +238,7 @@ def test_the_command_line_has_the_same_parser(cli: Cli, filled: Path) -> None:
 
     assert lookup("--start-time", "2020-01-01T00:00Z") == lookup("--start-time", "1577836800000") == 40
     assert lookup("--end-time", "2020-01-01T01:00+01:00") == 0
-    for wrong, reason in [("1577836800", "in seconds"), ("2020-01-01", "time zone"), ("yesterday", "is no time")]:
+    for wrong, reason in [("1577836800", "in seconds"), ("2026-02-30", "does not exist"), ("1x", "an age such as 24h")]:
         done = cli("lookup", filled, "orders", "all", "--start-time", wrong)
         assert done.returncode == 2
         assert reason in " ".join(done.stderr.replace("│", " ").split())

@@ -8,7 +8,7 @@ import errno
 import json
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -353,6 +353,8 @@ def _time(value: Any) -> int | None:
         return None
     # A file can hold every time that a store can hold, also one near 1970, which an argument cannot be.
     is_number = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, timedelta):
+        raise InvalidMessageError(f"born_timestamp {value!r} is not a time")
     try:
         found = value if is_number else milliseconds_of("born_timestamp", value)
     except (TypeError, ValueError) as error:

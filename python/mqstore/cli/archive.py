@@ -26,8 +26,8 @@ from mqstore.cli.options import (
     Yes,
     age_of,
     lock_wait,
-    moment_of,
     options_of,
+    past_moment_of,
 )
 from mqstore.cli.render import Format
 from mqstore.cli.results import remove_objects
@@ -139,7 +139,7 @@ def archive_restore(
     form: ReportForm = Format.TABLE,
 ) -> None:
     """Makes a store directory from an archive; its segments have the bytes of the archived ones."""
-    first, last = moment_of("--since", since), moment_of("--until", until)
+    first, last = past_moment_of("--since", since), past_moment_of("--until", until)
     with render.progress("restoring") as bar:
         report = mqstore.Archive(target).restore(
             directory, topics=topics or None, since=first, until=last, options=options_of(conf), progress=bar

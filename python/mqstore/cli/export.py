@@ -34,7 +34,7 @@ from mqstore.cli.options import (
     Yes,
     archive_of,
     lock_wait,
-    moment_of,
+    past_moment_of,
 )
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
@@ -93,8 +93,8 @@ def export(
             directory,
             file,
             topics=topics or None,
-            start_time=moment_of("--since", since),
-            end_time=moment_of("--until", until),
+            start_time=past_moment_of("--since", since),
+            end_time=past_moment_of("--until", until),
             keys=keys or None,
             body_matches=body_matches,
             filter=wanted,

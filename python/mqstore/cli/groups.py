@@ -18,6 +18,7 @@ from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.options import (
+    TIMES,
     BodyForm,
     Directory,
     DryRun,
@@ -28,7 +29,7 @@ from mqstore.cli.options import (
     Yes,
     lock_wait,
     message_form,
-    moment_of,
+    past_moment_of,
 )
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, USAGE
@@ -113,7 +114,7 @@ def reset(
     group: Group,
     to: Annotated[
         str,
-        typer.Option(metavar="WHERE", help="earliest, latest, or a time: ISO 8601 with offset, or epoch milliseconds."),
+        typer.Option(metavar="WHERE", help=f"earliest, latest, or {TIMES}."),
     ],
     topic: Annotated[
         str | None, typer.Option("--topic", help="Only this topic; by default all topics of the group.")
@@ -124,7 +125,7 @@ def reset(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Moves a group in its topics: it reads the next messages from there."""
-    when = None if to in ("earliest", "latest") else moment_of("--to", to)
+    when = None if to in ("earliest", "latest") else past_moment_of("--to", to)
     wait = lock_wait(lock_timeout)
     _known(directory, group)
     # The offsets of the plan are those of the log, because work queues read no archive.

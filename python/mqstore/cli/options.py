@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 import typer
 
 import mqstore
-from mqstore._times import duration_of, milliseconds_of
+from mqstore._times import command_line_time, duration_of, milliseconds_of
+from mqstore.cli import render
 from mqstore.cli.render import Body, Format
 
 LockTimeout = Annotated[
@@ -46,6 +47,9 @@ Compress = Annotated[
 CompressOver = Annotated[
     int, typer.Option("--compress-over", min=0, metavar="BYTES", help="Bytes that a body needs to be compressed.")
 ]
+TIMES = "a date, ISO 8601 (local without an offset), epoch milliseconds, or an age such as 24h"
+"""Help for the values that `past_moment_of` takes."""
+
 MessageForm = Annotated[
     Format | None, typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.")
 ]
@@ -55,7 +59,7 @@ Since = Annotated[
         "--since",
         "--start-time",
         metavar="TIME",
-        help="Only messages stored at or after this time: ISO 8601 with offset, or epoch milliseconds.",
+        help=f"Only messages stored at or after this time: {TIMES}.",
     ),
 ]
 Until = Annotated[
@@ -91,6 +95,23 @@ def moment_of(option: str, text: str | None) -> int | None:
         return milliseconds_of(option, text)
     except mqstore.InvalidOptionError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def past_moment_of(option: str, text: str | None) -> int | None:
+    """Returns the epoch milliseconds of a time, local time or age in the text of an option; a note names a local zone.
+
+    Raises:
+        typer.BadParameter: the text is none of these.
+    """
+    if text is None:
+        return None
+    try:
+        found, local = command_line_time(option, text)
+    except mqstore.InvalidOptionError as error:
+        raise typer.BadParameter(str(error)) from None
+    if local is not None:
+        render.note_later(f"{option} {text} is local time, in the zone {local.tzname()}: {local.isoformat()}")
+    return found
 
 
 def options_of(conf: Path | None) -> mqstore.StoreOptions:

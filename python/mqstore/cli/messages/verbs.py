@@ -32,7 +32,7 @@ from mqstore.cli.options import (
     Until,
     archive_of,
     message_form,
-    moment_of,
+    past_moment_of,
 )
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, PROBLEMS
@@ -70,7 +70,7 @@ def cat(
         raise typer.BadParameter("--start and --end are offsets of a queue; omit --log")
     wanted = chosen(tags, sql)
     selects = selector(keys, grep)
-    times = moment_of("--since", since), moment_of("--until", until)
+    times = past_moment_of("--since", since), past_moment_of("--until", until)
     if log and archive is not None:
         raise typer.BadParameter("--log prints the commit log, which --archive is not a part of")
     output = _Messages(directories, message_form(form), body, limit, archive_of(archive, no_archive))
@@ -163,7 +163,7 @@ def lookup(
     no_archive: NoArchive = False,
 ) -> int:
     """Prints the messages of a topic with this key, oldest first; exit status 1 if there is none."""
-    first, last = moment_of("--since", since), moment_of("--until", until)
+    first, last = past_moment_of("--since", since), past_moment_of("--until", until)
     output = _Messages(directories, message_form(form), body, limit, archive_of(archive, no_archive))
 
     def found(store: mqstore.Store) -> Iterator[StoredMessage]:
@@ -189,7 +189,7 @@ class _Messages:
         self._has_hit = limit == 0
 
     def print(self, read: Callable[[mqstore.Store], Iterator[StoredMessage]], missing: str) -> int:
-        """Prints the messages of `read` for each store and returns the exit status; without a message, notes `missing`."""
+        """Prints what `read` returns for each store, and returns the exit status; `missing` is the note for no hit."""
 
         def show(directory: str) -> None:
             with mqstore.open(directory, archive=self._archive) as store:

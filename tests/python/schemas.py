@@ -22,6 +22,7 @@ from mqstore._reports import archive, base, compaction, copies, damage, publishe
 from mqstore.cli import bench, groups, write
 from mqstore.cli import logic as logic_verbs
 from mqstore.cli.info import settings
+from mqstore.cli.info import topics as topic_verbs
 
 REPORTS: dict[str, type] = {
     "info": _info.StoreInfo,
@@ -55,9 +56,10 @@ LISTS: dict[str, type] = {
     "group reset": groups.OffsetReset,
     "logic-queue lag": groups.GroupLag,
     "retention": _reports.TopicRetention,
+    "topics": topic_verbs.TopicSummary,
 }
 _REPORT_MODULES = (archive, base, store, retention, damage, copies, compaction, published)
-_VERB_MODULES = (_info, _logic, bench, groups, logic_verbs, settings, write)
+_VERB_MODULES = (_info, _logic, bench, groups, logic_verbs, settings, topic_verbs, write)
 _MODULES = (*_REPORT_MODULES, *_VERB_MODULES)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
@@ -69,7 +71,7 @@ def page() -> str:
     """The content of `docs/schema.json`."""
     found: dict[str, Any] = {name: _object(kind) for name, kind in REPORTS.items()}
     found |= {name: {"type": "array", "items": _object(kind)} for name, kind in LISTS.items()}
-    found["topics"] = {"type": "array", "items": _topic()}
+    found["topics --queues"] = {"type": "array", "items": _topic()}
     found |= {name: _topic() for name in ("topic create", "topic alter")}
     found["append"] = {"type": "array", "items": _result()}
     found |= {name: {"type": "array", "items": {"$ref": "#/$defs/message"}} for name in MESSAGES}

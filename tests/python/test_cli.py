@@ -216,12 +216,36 @@ def test_help(cli: Cli) -> None:
 
 
 def test_topics(filled: Path, cli: Cli) -> None:
+    with mqstore.open(filled) as store:
+        messages = sorted(store.read("orders"), key=lambda message: message.commit_log_offset)
     found = lines(cli("topics", filled, "--format", "jsonl"))
+    assert [entry["topic"] for entry in found] == ["events", "orders"]
+    assert found[1] == {
+        "topic": "orders",
+        "queues": 2,
+        "messages": 40,
+        "min_store_timestamp": messages[0].store_timestamp,
+        "max_store_timestamp": messages[-1].store_timestamp,
+        "expire_after_seconds": None,
+        "bytes": None,
+    }
+    assert json.loads(cli("topics", filled, "--format", "json").stdout) == found
+    table = cli("topics", filled).stdout
+    assert re.search(r"^ orders +2 +40 ", table, re.MULTILINE)
+    assert "bytes" not in table
+    sized = lines(cli("topics", filled, "--sizes", "--format", "jsonl"))
+    assert sized[1]["bytes"] == sum(message.size for message in messages)
+    assert "KiB" in cli("topics", filled, "--sizes").stdout
+
+
+def test_topics_with_their_queues(filled: Path, cli: Cli) -> None:
+    found = lines(cli("topics", filled, "--queues", "--format", "jsonl"))
     assert [entry["topic"] for entry in found] == ["events", "orders"]
     queue = found[1]["queues"][1]
     assert (queue["queue_id"], queue["min_offset"], queue["max_offset"]) == (1, 0, 20)
-    assert json.loads(cli("topics", filled, "--format", "json").stdout) == found
-    assert "orders" in cli("topics", filled).stdout
+    assert json.loads(cli("topics", filled, "--queues", "--format", "json").stdout) == found
+    assert len(re.findall("^ orders", cli("topics", filled, "--queues").stdout, re.MULTILINE)) == 2
+    assert cli("topics", filled, "--queues", "--sizes").returncode == 2
 
 
 def test_cat_object(filled: Path, cli: Cli) -> None:

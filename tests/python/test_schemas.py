@@ -30,6 +30,8 @@ def test_the_page_is_current() -> None:
     [
         ["info", "DIR"],
         ["topics", "DIR"],
+        ["topics", "DIR", "--sizes"],
+        ["topics --queues", "DIR"],
         ["cat", "DIR"],
         ["cat", "DIR", "--body", "text"],
         ["cat", "DIR", "--log", "--body", "none"],

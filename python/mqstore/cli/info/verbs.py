@@ -13,6 +13,7 @@ from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.info import settings
 from mqstore.cli.info.tables import info_tables, topic_object, topic_table
+from mqstore.cli.info.topics import print_summaries, summaries
 from mqstore.cli.options import Directory, ReportForm
 from mqstore.cli.render import Format
 from mqstore.cli.stores import Directories, Stores
@@ -34,15 +35,29 @@ def info(directories: Directories, form: ReportForm = Format.TABLE) -> int:
 
 
 @verb()
-def topics(directories: Directories, form: ReportForm = Format.TABLE) -> int:
-    """Lists the topics and their queues with the range of offsets."""
+def topics(
+    directories: Directories,
+    queues: Annotated[bool, typer.Option("--queues", help="List each queue with its range of offsets.")] = False,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="Add the bytes of the records; this reads the whole commit log.")
+    ] = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Lists the topics with their messages and times, or with --queues their queues."""
+    if queues and sizes:
+        raise typer.BadParameter("--sizes are those of topics; omit --queues")
     stores = Stores(directories, form)
 
     def show(directory: str) -> None:
         with mqstore.open(directory) as store:
-            found = [topic_object(store, topic) for topic in store.topics()]
-        if not stores.machine(directory, found):
-            topic_table(found)
+            if queues:
+                objects = [topic_object(store, topic) for topic in store.topics()]
+                if not stores.machine(directory, objects):
+                    topic_table(objects)
+            else:
+                found = summaries(store, sizes=sizes)
+                if not stores.machine(directory, found):
+                    print_summaries(found)
 
     return stores.each(show)
 

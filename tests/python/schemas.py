@@ -19,7 +19,7 @@ from mqstore._admin import info as _info
 from mqstore._dicts import RESULT
 from mqstore._read import logic as _logic
 from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
-from mqstore.cli import bench, groups, write
+from mqstore.cli import bench, groups, progress, write
 from mqstore.cli import logic as logic_verbs
 from mqstore.cli.info import settings
 from mqstore.cli.info import topics as topic_verbs
@@ -52,19 +52,20 @@ LISTS: dict[str, type] = {
     "archive-files": _reports.ArchiveFile,
     "bench": bench.Line,
     "config show": settings.Shown,
-    "group lag": groups.GroupLag,
+    "group lag": progress.GroupTopicLag,
+    "group lag --queues": progress.GroupLag,
     "group reset": groups.OffsetReset,
-    "logic-queue lag": groups.GroupLag,
+    "logic-queue lag": progress.GroupLag,
     "retention": _reports.TopicRetention,
     "topics": topic_verbs.TopicSummary,
 }
 _REPORT_MODULES = (archive, base, store, retention, damage, copies, compaction, published)
-_VERB_MODULES = (_info, _logic, bench, groups, logic_verbs, settings, topic_verbs, write)
+_VERB_MODULES = (_info, _logic, bench, groups, logic_verbs, progress, settings, topic_verbs, write)
 _MODULES = (*_REPORT_MODULES, *_VERB_MODULES)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}
-MESSAGES = ("cat", "tail", "get", "lookup", "dead-letter list")
+MESSAGES = ("cat", "tail", "get", "lookup", "last", "dead-letter list")
 
 
 def page() -> str:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -274,12 +275,62 @@ def consumed(filled: Path) -> Path:
 
 def test_the_lag_of_groups(consumed: Path, cli: Cli) -> None:
     wanted = [("events", 0, 5, 5, 0), ("orders", 0, 15, 20, 5), ("orders", 1, 20, 20, 0)]
-    assert lags(cli("group", "lag", consumed, "--format", "jsonl")) == wanted
-    assert lags(cli("group", "lag", consumed, "billing", "--format", "jsonl")) == wanted
-    assert "billing" in cli("group", "lag", consumed).stdout
+    assert lags(cli("group", "lag", consumed, "--queues", "--format", "jsonl")) == wanted
+    assert lags(cli("group", "lag", consumed, "billing", "--queues", "--format", "jsonl")) == wanted
     unknown = cli("group", "lag", consumed, "biling")
     assert unknown.returncode == 2
     assert "did you mean billing?" in " ".join(unknown.stderr.replace("│", " ").split())
+
+
+def test_the_lag_of_groups_by_topic(home: Path, cli: Cli) -> None:
+    stored = int(time.time() * 1000) - 11_520_000
+    messages = [{"stored": stored + number, "queue_id": number % 2, "queue_offset": number // 2} for number in range(8)]
+    raw.write_log(home, messages)
+    with mqstore.open(home, "rw") as store:
+        with store.consumer("billing", "t", history=True) as consumer:
+            consumer.commit({("t", 0): 4, ("t", 1): 2})
+        with store.consumer("reports", "t") as consumer:
+            consumer.commit({("t", 0): 0, ("t", 1): 1})
+    slow, fast = rows(cli("group", "lag", home, "--format", "jsonl"))
+    assert (slow["group"], slow["topic"], slow["queues"], slow["lag"]) == ("reports", "t", 2, 7)
+    assert (slow["oldest_unread_timestamp"], slow["committed_timestamp"]) == (stored, None)
+    assert 11_520 <= slow["behind_seconds"] < 11_640
+    assert (fast["group"], fast["lag"], fast["oldest_unread_timestamp"]) == ("billing", 2, stored + 5)
+    assert abs(fast["committed_timestamp"] - time.time() * 1000) < 60_000
+    table = cli("group", "lag", home).stdout
+    assert re.search(r"^ reports +t +2 +7 +3 h 1[23] min behind +- +$", table, re.MULTILINE)
+    assert table.index("reports") < table.index("billing")
+
+
+def test_the_last_messages_of_a_group(consumed: Path, cli: Cli) -> None:
+    shown = rows(cli("last", consumed, "billing"))
+    assert [(row["topic"], row["queue_id"], row["queue_offset"]) for row in shown] == [
+        ("events", 0, 4), ("orders", 1, 19), ("orders", 0, 14),
+    ]  # fmt: skip
+    assert rows(cli("last", consumed, "billing", "orders", "--limit", 1)) == shown[1:2]
+    assert len(cli("last", consumed, "billing", "--format", "table").stdout.splitlines()) == 3
+    with mqstore.open(consumed, "rw") as store, store.consumer("new", "orders") as consumer:
+        consumer.commit({("orders", 0): 0})
+    none = cli("last", consumed, "new")
+    sentence = "mqstore: the group new has consumed no message that is still in the store\n"
+    assert (none.returncode, none.stdout, none.stderr) == (1, "", sentence)
+    assert cli("last", consumed, "nobody").returncode == 2
+    assert cli("last", consumed, "billing", "none").returncode == 3
+
+
+def test_the_last_message_before_a_gap_of_a_compaction(home: Path, cli: Cli) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.create_topic("prices", attributes={"cleanup.policy": "COMPACTION"})
+        for key in ["a", *"b" * 99, "c"]:
+            store.append("prices", b"x" * 500, keys=key)
+        with store.consumer("billing", "prices") as consumer:
+            consumer.commit({("prices", 0): 99})
+    mqstore.compact(home, in_place=True)
+    (row,) = rows(cli("last", home, "billing"))
+    with mqstore.open(home) as store:
+        before = [message.queue_offset for message in store.read("prices", 0) if message.queue_offset < 99]
+    assert len(before) < 50
+    assert row["queue_offset"] == before[-1]
 
 
 @pytest.mark.slow
@@ -298,7 +349,8 @@ def test_a_group_is_reset(consumed: Path, cli: Cli) -> None:
         done = cli("group", "reset", consumed, "billing", "--to", to, "--topic", "orders", "--yes")
         assert (done.returncode, done.stderr) == (0, "")
         found = {
-            (topic, queue): at for topic, queue, at, _, _ in lags(cli("group", "lag", consumed, "--format", "jsonl"))
+            (topic, queue): at
+            for topic, queue, at, _, _ in lags(cli("group", "lag", consumed, "--queues", "--format", "jsonl"))
         }
         assert found["orders", 0] == offset
         assert found["events", 0] == 5

@@ -60,6 +60,8 @@ def test_the_page_is_current() -> None:
         ["topic alter", "DIR", "orders", "--queues", "3"],
         ["topic delete", "DIR", "orders", "--yes"],
         ["group lag", "DIR"],
+        ["group lag --queues", "DIR"],
+        ["last", "DIR", "billing"],
         ["group reset", "DIR", "billing", "--to", "latest", "--dry-run"],
         ["dead-letter list", "DIR"],
         ["dead-letter redrive", "DIR", "workers", "--dry-run"],

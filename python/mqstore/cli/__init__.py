@@ -5,7 +5,7 @@ Data goes to stdout, notes and errors go to stderr. Exit statuses of every verb:
 ::
 
     0    success, no problems
-    1    problems found, or `get`, `lookup` or `cat` found no message
+    1    problems found, or `get`, `lookup`, `cat` or `last` found no message
     2    wrong command line
     3    could not run: not a store, locked, too damaged to read, or an error of the system
     130  Ctrl-C
@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
 def _application(arguments: list[str]) -> None:
     try:
         # Each import adds the verbs of the file.
-        from mqstore.cli import archive, bench, compact, export, groups, logic, repair, results, spark, write  # noqa: F401
+        from mqstore.cli import archive, bench, compact, export, groups, logic, progress, repair, results, spark, write  # noqa: F401  # noqa: F401
         from mqstore.cli.app import app
         from mqstore.cli.expiry import expire, reclaim, retention  # noqa: F401
         from mqstore.cli.info import verbs as info_verbs  # noqa: F401

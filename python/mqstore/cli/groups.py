@@ -1,4 +1,4 @@
-"""Groups of consumers: `mqstore group lag | reset DIR ...` and `mqstore dead-letter list | redrive DIR ...`."""
+"""Groups of consumers: `mqstore group reset DIR ...` and `mqstore dead-letter list | redrive DIR ...`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Annotated, Literal, cast
 import typer
 
 import mqstore
-from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import nearest
 from mqstore._reports import _Report
 from mqstore.cli import render
@@ -38,26 +37,11 @@ group_app = group_of_verbs("group", "Show and reset the progress of groups.")
 dead_app = group_of_verbs("dead-letter", "List and redrive dead letters.")
 
 # Prefix of the dead-letter topic of a group, and the properties with the topic that a dead letter comes from.
-_DEAD_LETTERS = "%DLQ%"
+DEAD_LETTERS = "%DLQ%"
 _ORIGINS = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
 AnyGroup = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Only this group.")]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLag(_Report):
-    """Progress of a group in a queue."""
-
-    group: str
-    topic: str
-    queue_id: int
-    offset: int
-    """Offset that the group reads next."""
-    max_offset: int | None
-    """One past the last offset of the queue; None if the store has no such queue."""
-    lag: int | None
-    """Messages from `offset` to the end of the queue; None if the store has no such queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,31 +67,6 @@ class Redriven(_Report):
     dry_run: bool
 
 
-@verb("lag", group_app)
-def lag(directory: Directory, group: AnyGroup = None, form: ReportForm = Format.TABLE) -> None:
-    """Shows how many messages each group has not read, by topic and queue."""
-    found = [
-        GroupLag(one.group, one.topic, queue.queue_id, queue.offset, _end(queue), queue.lag)
-        for one in mqstore.info(directory).consumers
-        if group in (None, one.group)
-        if one.topic != _DEAD_LETTERS + one.group and not one.group.startswith(SYSTEM_GROUPS)
-        for queue in one.queues
-    ]
-    if group is not None and not found:
-        _known(directory, group)
-    print_lag(found, form)
-
-
-def print_lag(found: list[GroupLag], form: Format) -> None:
-    """Prints the progress of groups."""
-    if not render.machine(found, form):
-        render.listing(found, "group", "topic", "queue_id", "offset", "max_offset", "lag", max_offset="end")
-
-
-def _end(queue: mqstore.GroupOffset) -> int | None:
-    return None if queue.lag is None else queue.offset + queue.lag
-
-
 @verb("reset", group_app)
 def reset(
     directory: Directory,
@@ -127,7 +86,7 @@ def reset(
     """Moves a group in its topics: it reads the next messages from there."""
     when = None if to in ("earliest", "latest") else past_moment_of("--to", to)
     wait = lock_wait(lock_timeout)
-    _known(directory, group)
+    check_group(directory, group)
     # The offsets of the plan are those of the log, because work queues read no archive.
     with mqstore.open(directory, archive=False) as store:
         plan = _resets(store, group, topic, to, when)
@@ -158,7 +117,7 @@ def _resets(store: mqstore.Store, group: str, topic: str | None, to: str, when: 
         for queue in one.queues
     }
     existing = set(store.topics())
-    own = sorted({name for name, _ in progress if name in existing and not name.startswith(_DEAD_LETTERS)})
+    own = sorted({name for name, _ in progress if name in existing and not name.startswith(DEAD_LETTERS)})
     found = []
     for name in own if topic is None else [topic]:
         for queue in store.queues(name):
@@ -174,7 +133,7 @@ def _print_resets(plan: list[OffsetReset], form: Format) -> None:
         render.listing(plan, "topic", "queue_id", "from_offset", "to_offset")
 
 
-def _known(directory: Directory, group: str) -> None:
+def check_group(directory: Directory, group: str) -> None:
     """Raises an error if no group of the store has this name."""
     with mqstore.open(directory) as store:
         groups = store.groups()
@@ -195,12 +154,12 @@ def dead_letters(
 ) -> None:
     """Prints the dead letters that were not redriven, oldest first, group by group."""
     if group is not None:
-        _known(directory, group)
+        check_group(directory, group)
     starts = _redriven_offsets(directory)
     with mqstore.open(directory) as store:
-        names = [name for name in store.topics() if name.startswith(_DEAD_LETTERS)]
+        names = [name for name in store.topics() if name.startswith(DEAD_LETTERS)]
         if group is not None:
-            names = [name for name in names if name == _DEAD_LETTERS + group]
+            names = [name for name in names if name == DEAD_LETTERS + group]
         found = (message for name in names for message in _dead(store, name, starts.get(name)))
         render.messages(store, islice(found, limit), message_form(form), body)
 
@@ -217,10 +176,10 @@ def redrive(
 ) -> int:
     """Appends the dead letters of a group to their topics again, oldest first."""
     wait = lock_wait(lock_timeout)
-    _known(directory, group)
-    start = _redriven_offsets(directory).get(_DEAD_LETTERS + group)
+    check_group(directory, group)
+    start = _redriven_offsets(directory).get(DEAD_LETTERS + group)
     with mqstore.open(directory) as store:
-        waiting = list(islice(_dead(store, _DEAD_LETTERS + group, start), limit))
+        waiting = list(islice(_dead(store, DEAD_LETTERS + group, start), limit))
     if not waiting or dry_run:
         render.result(Redriven(group, len(waiting), dry_run), form)
         if dry_run:
@@ -243,7 +202,7 @@ def _redriven_offsets(directory: Directory) -> dict[str, int]:
     return {
         one.topic: queue.offset
         for one in mqstore.info(directory).consumers
-        if one.topic == _DEAD_LETTERS + one.group
+        if one.topic == DEAD_LETTERS + one.group
         for queue in one.queues
         if queue.queue_id == 0
     }

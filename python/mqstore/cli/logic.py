@@ -27,8 +27,8 @@ from mqstore._dicts import message_dict
 from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
-from mqstore.cli.groups import GroupLag, print_lag
 from mqstore.cli.options import BodyForm, Limit, MessageForm, ReportForm, Topic, message_form
+from mqstore.cli.progress import GroupLag, print_lag
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 

@@ -38,6 +38,7 @@ REPORTS: dict[str, type] = {
     "archive-verify": _reports.ArchiveVerifyReport,
     "archive-restore": _reports.ArchiveRestoreReport,
     "archive-clean": _reports.CleanReport,
+    "published": _reports.PublishedResult,
     "fetch": _reports.FetchReport,
     "clean": _reports.CleanReport,
     "import": _reports.ImportReport,

@@ -289,6 +289,19 @@ def test_the_command_line_writes_and_fetches(filled: Path, tmp_path: Path, cli: 
     assert cli("fetch", "plain", tmp_path / "x").returncode == 2
 
 
+def test_the_command_line_lists_a_result(filled: Path, tmp_path: Path, cli: Cli) -> None:
+    url = f"file://{tmp_path}/with space"
+    mqstore.export(filled, url, format="jsonl")
+    for place in (url, tmp_path / "with space"):
+        assert json.loads(cli("published", place, "--format", "json").stdout) == mqstore.published(url).to_dict()
+    table = cli("published", url).stdout
+    for text in ("jsonl", "created", mqstore.published(url).files[0].path):
+        assert text in table
+    missing = cli("published", tmp_path / "none")
+    assert (missing.returncode, missing.stdout) == (3, "")
+    assert "none" in missing.stderr
+
+
 def test_asyncio_writes_and_fetches(filled: Path, empty_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         await mqstore.aio.export(filled, empty_url, format="jsonl")

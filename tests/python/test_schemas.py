@@ -52,6 +52,7 @@ def test_the_page_is_current() -> None:
         ["snapshot", "DIR", "OUT/snapshot"],
         ["export", "DIR", "OUT/all.jsonl"],
         ["archive", "DIR", "OUT/cold"],
+        ["published", "URL"],
         ["fetch", "URL", "OUT/fetched"],
         ["clean", "URL", "--dry-run"],
         ["import", "DIR", "JSONL", "--dry-run"],

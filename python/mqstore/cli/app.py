@@ -29,7 +29,7 @@ PANELS = {
     "Broker directories": ("config", "copy-topic", "logic-queue"),
     "Archives and results": (
         *("archive", "archive-files", "archive-verify", "archive-restore", "archive-clean"),
-        *("export", "fetch", "clean"),
+        *("export", "published", "fetch", "clean"),
     ),
     "Spark": ("spark",),
 }

@@ -1,4 +1,4 @@
-"""The verbs `fetch` and `clean` on results at URLs."""
+"""The verbs `published`, `fetch` and `clean` on results at URLs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 import mqstore
 from mqstore._admin.tables import size
+from mqstore._paths import is_url
 from mqstore.cli import render
 from mqstore.cli.app import verb
 from mqstore.cli.options import ListOnly, ReportForm, Yes, age_of
@@ -19,6 +20,18 @@ from mqstore.cli.status import CLEAN
 
 # Not a Path, which would change a URL.
 Url = Annotated[str, typer.Argument(metavar="URL", help="URL of the result.")]
+
+
+@verb()
+def published(
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL of the result, or a local folder.")],
+    form: ReportForm = Format.TABLE,
+) -> None:
+    """Lists the files of the result at a URL."""
+    found = mqstore.published(url if is_url(url) else f"file://{Path(url).absolute()}")
+    if not render.machine(found, form):
+        render.report(found.to_dict(), "files")
+        render.listing(found.files, "path", "bytes", "url", path="file")
 
 
 @verb()
@@ -67,8 +80,6 @@ def remove_objects(
 
 
 def _url(text: str) -> str:
-    from mqstore._paths import is_url
-
     if not is_url(text):
         raise typer.BadParameter(f"{text} is not a URL")
     return text

@@ -215,10 +215,12 @@ def test_export_and_import_take_standard_output_and_input(filled: Path, tmp_path
     assert done.stdout == file.read_text()
     assert done.stderr == "mqstore: exported 45 messages\n"
     assert cli("import", target, "-", input=done.stdout).returncode == 2
-    plan = cli("import", target, "-", "--dry-run", "--format", "json", input=done.stdout)
+    missing = cli("import", target, "-", "--yes", input=done.stdout)
+    assert (missing.returncode, "it does not exist" in missing.stderr) == (3, True)
+    plan = cli("import", target, "-", "--create", "--dry-run", "--format", "json", input=done.stdout)
     assert (json.loads(plan.stdout)["source"], json.loads(plan.stdout)["messages"]) == ("-", 45)
     assert not target.exists()
-    assert cli("import", target, "-", "--yes", input=done.stdout).returncode == 0
+    assert cli("import", target, "-", "--create", "--yes", input=done.stdout).returncode == 0
     assert mqstore.info(target).messages == 45
     assert cli("export", filled, "-", "--to", "store").returncode == 2
     pytest.importorskip("pyarrow")

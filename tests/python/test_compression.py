@@ -365,6 +365,6 @@ def test_the_command_line_compresses(tmp_path: Path, cli: Cli, lines: bool) -> N
         zipped = raw.COMPRESSED | raw.ZLIB
         assert [message.sys_flag for message in store.read("t")] == [zipped, zipped, 0, 0]
     mqstore.export(home, tmp_path / "rows.jsonl")
-    cli("import", tmp_path / "again", tmp_path / "rows.jsonl", "--yes", "--compression", "lz4")
+    cli("import", tmp_path / "again", tmp_path / "rows.jsonl", "--create", "--yes", "--compression", "lz4")
     with mqstore.open(tmp_path / "again") as store:
         assert {message.sys_flag for message in store.read("t")} == {raw.COMPRESSED | raw.LZ4}

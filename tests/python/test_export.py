@@ -426,12 +426,12 @@ def test_the_commands(filled: Path, tmp_path: Path, cli: Cli) -> None:
     assert cli("export", filled, file).returncode == 3
     assert cli("export", filled, tmp_path / "o.xyz").returncode == 2
     assert cli("export", filled, tmp_path / "x.jsonl", "--columns", "nope").returncode == 2
-    plan = cli("import", target, file, "--dry-run", "--format", "json")
+    plan = cli("import", target, file, "--create", "--dry-run", "--format", "json")
     assert json.loads(plan.stdout)["topics"] == {"orders": 20}
-    asked = cli("import", target, file)
+    asked = cli("import", target, file, "--create")
     assert (asked.returncode, target.exists()) == (2, False)
     assert "--yes" in asked.stderr
-    assert cli("import", target, file, "--yes").returncode == 0
+    assert cli("import", target, file, "--create", "--yes").returncode == 0
     assert len(in_log(target)) == 20
     file.write_text("{\n")
     bad = cli("import", target, file, "--yes")

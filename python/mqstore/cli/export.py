@@ -24,6 +24,7 @@ from mqstore.cli.options import (
     Archive,
     Compress,
     CompressOver,
+    Create,
     Directory,
     LockTimeout,
     NoArchive,
@@ -171,12 +172,13 @@ def import_(
     kind: Annotated[From | None, typer.Option("--from", help="Format; by default from the ending of FILE.")] = None,
     compression: Compress = "none",
     compress_over: CompressOver = 4096,
+    create: Create = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the messages to append.")] = False,
     yes: Yes = False,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Appends the messages of a file to a store, which is created if missing."""
+    """Appends the messages of a file to a store."""
     chosen: ExportFormat | None = kind
     wait = lock_wait(lock_timeout)
     if str(file) == _STANDARD:
@@ -184,6 +186,9 @@ def import_(
         if not (yes or dry_run):
             render.note("standard input is the file, so it cannot answer a question; pass --yes, or --dry-run")
             return USAGE
+    if not create:
+        # Raises the error about a store that does not exist.
+        mqstore.open(directory).close()
     with _file_from(file) as source:
         with _usage():
             plan = replace(

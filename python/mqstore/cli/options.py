@@ -29,6 +29,7 @@ Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this top
 Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of messages.")]
 BodyForm = Annotated[Body, typer.Option("--body", help="Form of the bodies; auto is text if a body is UTF-8.")]
+Create = Annotated[bool, typer.Option("--create", help="Create the store if DIR does not exist.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report the change.")]
 ReportOnly = Annotated[bool, typer.Option("--dry-run", help="Only report the result.")]
 ListOnly = Annotated[bool, typer.Option("--dry-run", help="Only list the objects.")]

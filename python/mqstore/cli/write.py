@@ -19,6 +19,7 @@ from mqstore.cli.info.tables import print_topic, topic_object
 from mqstore.cli.options import (
     Compress,
     CompressOver,
+    Create,
     Directory,
     DryRun,
     LockTimeout,
@@ -36,7 +37,6 @@ from mqstore.cli.status import CLEAN, USAGE
 topic_app = group_of_verbs("topic", "Create, change and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
-Create = Annotated[bool, typer.Option("--create", help="Create the store if DIR does not exist.")]
 MaxMessages = Annotated[int | None, typer.Option(min=0, help="Quota: maximum number of messages; 0 is no limit.")]
 
 ExpireAfter = Annotated[

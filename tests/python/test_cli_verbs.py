@@ -9,6 +9,7 @@ import os
 import pkgutil
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -417,6 +418,52 @@ def test_dry_runs_say_so_and_real_runs_do_not(filled: Path, tmp_path: Path, cli:
         done = cli(*verb)
         assert done.returncode == 0, done.stderr
         assert "dry run" not in done.stdout + done.stderr
+
+
+def test_labels_are_words_and_empty_lists_are_dashes(filled: Path, cli: Cli) -> None:
+    for verb in ("info", "stats"):
+        labels = [line.partition("  ")[0] for line in cli(verb, filled).stdout.splitlines()]
+        assert "log max offset" in labels
+        assert not [label for label in labels if "_" in label]
+    assert re.search(r"^segments kept by +-$", cli("stats", filled).stdout, re.MULTILINE)
+
+
+def test_a_dry_run_of_a_repair_only_would_change_the_store(filled: Path, cli: Cli) -> None:
+    shutil.rmtree(filled / "consumequeue")
+    shown = cli("repair", filled, "--dry-run").stdout
+    assert re.search(r"^would change +yes$", shown, re.MULTILINE)
+    assert not re.search(r"^changed", shown, re.MULTILINE)
+
+
+def test_verify_ends_with_the_command_that_repairs(filled: Path, cli: Cli) -> None:
+    shutil.rmtree(filled / "consumequeue")
+    done = cli("verify", filled)
+    assert done.stderr.splitlines()[-1] == f"mqstore: mqstore rebuild {filled} repairs all problems"
+    assert cli("verify", filled, "--format", "json").stderr == ""
+    (filled / "commitlog" / "stray").write_bytes(b"x")
+    last = cli("verify", filled).stderr.splitlines()[-1]
+    assert last.startswith(f"mqstore: mqstore repair {filled} --in-place repairs ")
+    assert cli("repair", filled, "--in-place", "--yes").returncode == 0
+    assert "repairs" not in cli("verify", filled).stderr
+
+
+def test_compact_says_that_no_topic_is_one_to_compact(filled: Path, cli: Cli) -> None:
+    sentence = "mqstore: no compaction topic has messages: create one with --attribute cleanup.policy=COMPACTION\n"
+    assert cli("compact", filled, "--dry-run").stderr == sentence + DRY
+    with mqstore.open(filled, "rw") as store:
+        store.create_topic("prices", attributes={"cleanup.policy": "COMPACTION"})
+        store.append("prices", b"x", keys="k")
+    assert cli("compact", filled, "--dry-run").stderr == DRY
+
+
+def test_get_prints_ids_hosts_and_times_in_its_table(filled: Path, cli: Cli) -> None:
+    with mqstore.open(filled) as store:
+        message = next(store.read("orders", 0))
+    shown = cli("get", filled, message.unique_id, "--format", "table").stdout
+    for label, value in (("message id", message.message_id), ("unique id", message.unique_id),
+                         ("born host", message.born_host), ("store host", message.store_host)):  # fmt: skip
+        assert re.search(rf"^{label} +{value}$", shown, re.MULTILINE)
+    assert re.search(r"^born timestamp +20..-", shown, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -78,6 +78,8 @@ def compact(
     if not render.machine(report.to_dict(), form):
         values = {**report.to_dict(), "queues_unchanged": len(report.skipped) - len(skipped)}
         render.report(values, "skipped", "job_id")
+    if not (report.rounds or report.skipped):
+        render.note("no compaction topic has messages: create one with --attribute cleanup.policy=COMPACTION")
     return _tell_skipped(skipped, dry_run)
 
 

@@ -46,6 +46,12 @@ class Body(StrEnum):
     NONE = "none"
 
 
+# Names that the table form of a single message adds, in order.
+_DETAILS = (
+    "message_id", "unique_id", "commit_log_offset", "born_timestamp", "born_host", "store_timestamp", "store_host",
+    "reconsume_times",
+)  # fmt: skip
+
 # Columns of the longest bar in a chart.
 _BAR_WIDTH = 40
 
@@ -120,6 +126,11 @@ def message_text(message: StoredMessage, body: Body, store: Store | None, width:
         return whole
     lines = ["  ".join(head), "  ".join(facts), *content]
     return "\n".join(_folded(lines[0], width) + [line for text in lines[1:] for line in _folded(text, width, "    ")])
+
+
+def details(message: StoredMessage) -> None:
+    """Prints the position, the ids, hosts and times of a message in two columns."""
+    facts({name: getattr(message, name) for name in _DETAILS})
 
 
 def _content(message: StoredMessage, body: Body, store: Store | None) -> list[str]:
@@ -259,17 +270,18 @@ def result(found: _Report, form: Format, *but: str) -> None:
 
 def facts(values: dict[str, Any]) -> None:
     """Prints values in two columns, with the units of their names."""
-    pairs([(name, _fact(name, value)) for name, value in values.items()])
+    pairs([(name.replace("_", " "), _fact(name, value)) for name, value in values.items()])
 
 
 def report(values: dict[str, Any], *but: str) -> None:
     """Prints the fields of a report in two columns, except those in `but`, with their units."""
-    shown = {name: _fact(name, value) for name, value in values.items() if name not in ("dry_run", *but)}
-    pairs([(name.replace("_", " "), value) for name, value in shown.items()])
+    facts({name: value for name, value in values.items() if name not in ("dry_run", *but)})
 
 
 def _fact(name: str, value: object) -> object:
-    return dump(value) if isinstance(value, dict | list) else human(name, value)
+    if isinstance(value, dict | list):
+        return dump(value) if value else "-"
+    return human(name, value)
 
 
 def pairs(values: Sequence[tuple[str, object]]) -> None:

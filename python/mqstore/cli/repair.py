@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,6 +36,7 @@ def verify(directories: Directories, form: ReportForm = Format.TABLE) -> int:
         if not stores.machine(directory, report):
             render.facts({"ok": report.ok, "messages": report.messages, "bytes": report.bytes})
             _problem_tables(report.problems)
+            _note_repair(directory, report.problems)
         return CLEAN if report.ok else PROBLEMS
 
     return stores.each(check)
@@ -101,7 +104,8 @@ def _repair_report(report: mqstore.RepairReport, form: Format) -> None:
         render.note_dry_run()
     if render.machine(report, form):
         return
-    render.facts({"ok": report.ok, "changed": report.changed, "messages": report.messages})
+    changed = "would change" if report.dry_run else "changed"
+    render.facts({"ok": report.ok, changed: report.changed, "messages": report.messages})
     if report.lost:
         render.listing(report.lost, "path", "offset", "bytes", "reason", "kept_as", path="lost in")
     if report.queue_offsets:
@@ -131,6 +135,19 @@ def _problem_tables(problems: Sequence[mqstore.Problem]) -> None:
     render.table(("what", "where", "offset", "detail"), places[:_SHOWN_PROBLEMS])
     if len(places) > _SHOWN_PROBLEMS or len(places) < len(problems):
         render.note("--format json lists every problem")
+
+
+def _note_repair(directory: str, problems: Sequence[mqstore.Problem]) -> None:
+    """Notes the command that repairs all problems that can be repaired; none for a URL or a log alone."""
+    repairs = [one.repair for one in problems if not one.repair.startswith("nothing")]
+    if not repairs or not Path(directory, "commitlog").is_dir():
+        return
+    if all(text.endswith("mqstore rebuild DIR") for text in repairs):
+        command = f"mqstore rebuild {shlex.quote(directory)}"
+    else:
+        command = f"mqstore repair {shlex.quote(directory)} --in-place"
+    share = "all problems" if len(repairs) == len(problems) else f"{len(repairs)} of these {len(problems)} problems"
+    render.note_later(f"{command} repairs {share}")
 
 
 def _places(problems: Sequence[mqstore.Problem]) -> list[tuple[object, ...]]:

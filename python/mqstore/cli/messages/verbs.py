@@ -142,7 +142,10 @@ def get(
         if found is None:
             render.note(f"no message has the id {message_id}")
             return PROBLEMS
-        render.messages(store, [found], message_form(form), body)
+        shown = message_form(form)
+        render.messages(store, [found], shown, body)
+        if shown is Format.TABLE:
+            render.details(found)
     return CLEAN
 
 

@@ -1,4 +1,4 @@
-"""What groups have read, and what they have not: `mqstore group lag DIR` and `mqstore last DIR GROUP`."""
+"""Progress of groups: `mqstore group lag DIR` and `mqstore last DIR GROUP`."""
 
 from __future__ import annotations
 

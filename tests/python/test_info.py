@@ -41,7 +41,7 @@ def test_info(filled: Path, cli: Cli) -> None:
     table = cli("info", filled).stdout
     assert re.search(r"layout +file-queues", table)
     assert re.search(r"commitlog +1 +64\.0 KiB", table)
-    assert re.search(r"queue_entry_bytes +900 B \(", table)
+    assert re.search(r"queue entry bytes +900 B \(", table)
     assert "group" not in table
     assert re.search(r"hour +written\b[^█]+T\d\d:00 +█+", table)
     assert re.search(r"orders +1 +0 +20", table)

@@ -44,8 +44,8 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "AppendResult", "AppendResults", "Archive", "ArchiveFile", "ArchiveQueue", "ArchiveReport", "ArchiveRestoreReport",
     "ArchiveVerifyReport", "BrokerOptions", "Change", "CleanReport", "CompactionReport", "Consumer",
-    "ConsumerClosedError", "CopyGap", "CorruptionError", "Delay", "DelayStats", "DelayedInfo", "DiskFullError", "DledgerInfo",
-    "DledgerTerm", "Empty", "ExpireReport", "ExpiredFile", "ExpiredTopic", "ExportReport", "FetchReport",
+    "ConsumerClosedError", "CopyGap", "CorruptionError", "Delay", "DelayStats", "DelayedInfo", "DiskFullError",
+    "DledgerInfo", "DledgerTerm", "Empty", "ExpireReport", "ExpiredFile", "ExpiredTopic", "ExportReport", "FetchReport",
     "ForkedProcessError", "Full", "GroupInfo", "GroupOffset", "HourRate", "ImportReport", "InvalidFilterError",
     "InvalidMessageError", "InvalidOptionError", "KeptSegment", "Lease", "LeaseLostError", "LeasedMessage",
     "LogicMessage", "LogicPart", "LogicQueue", "LogicQueues", "LostOffsets", "LostRange", "MQStoreError", "Message",

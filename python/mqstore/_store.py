@@ -408,11 +408,12 @@ class Store(DeliveringStore):
     ) -> ReclaimReport:
         """Frees the disk space of hidden messages: of deleted topics, and of those that `set_retention` hides.
 
-        It rewrites segments, one at a time, also the active one, which it closes first if that pays: all records that reads find keep their bytes and log offsets, and one
-        placeholder without a message replaces adjacent hidden records. Only whole pages of the file system get free, so
-        it pays for large bodies and for messages of one topic in a row. A segment is rewritten if that frees at least a
-        quarter of it, or a twentieth if less than half of it must be copied. Records that brokers or an archive still
-        need stay; the report says why. Appends and reads continue.
+        It rewrites segments, one at a time, also the active one, which it closes first if that pays: all records that
+        reads find keep their bytes and log offsets, and one placeholder without a message replaces adjacent hidden
+        records. Only whole pages of the file system get free, so it pays for large bodies and for messages of one topic
+        in a row. A segment is rewritten if that frees at least a quarter of it, or a twentieth if less than half of it
+        must be copied. Records that brokers or an archive still need stay; the report says why. Appends and reads
+        continue.
 
         Args:
             dry_run: whether to report only.

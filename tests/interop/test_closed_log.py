@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -131,7 +132,11 @@ def test_rocketmq_opens_a_log_that_was_closed_early(
     view = java.read().by_queue()
     java.close()
     for mode in ("r", "rw"):
-        with mqstore.open(path, mode) as store:
-            found = store.read("orders", 0)
-            tally.messages += assert_same_messages(view["orders", 0], found, by_entry=True, where="orders")
+        with warnings.catch_warnings():
+            # After an unclean start, RocketMQ deletes index files. Without queues it counts from 0 again.
+            warnings.simplefilter("ignore", mqstore.StoreWarning)
+            store = mqstore.open(path, mode)
+            with store:
+                found = store.read("orders", 0)
+                tally.messages += assert_same_messages(view["orders", 0], found, by_entry=True, where="orders")
     assert mqstore.verify(path).ok

@@ -100,7 +100,9 @@ def read(java: JavaStore, start: int) -> list[int]:
         start = following
 
 
-@pytest.mark.parametrize("change", [cleanly, killed, without_checkpoint, without_queues])
+@pytest.mark.parametrize(
+    "change", [cleanly, killed, without_queues, pytest.param(without_checkpoint, marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("make", [emptied, kept, rewritten])
 def test_rocketmq_opens_a_log_that_was_closed_early(
     tmp_path: Path,

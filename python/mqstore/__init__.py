@@ -15,7 +15,12 @@ An import starts no thread and opens no file. Large modules are imported when th
 import sys as _sys
 import typing as _typing
 
-from mqstore import _native, errors, types
+from mqstore import (
+    _dicts,  # noqa: F401 - it gives native classes their methods
+    _native,
+    errors,
+    types,
+)
 from mqstore._admin.directories import compact, info, rebuild, repair, verify
 from mqstore._native import AppendResult, AppendResults, LeasedMessage, Message, SqlFilter, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use

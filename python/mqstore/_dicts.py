@@ -1,12 +1,18 @@
-"""The dicts of messages and of results of appends, for JSON: `to_dict` and the command line use the same functions."""
+"""The dicts of messages and of results of appends, for JSON: `to_dict` and the command line use the same functions.
+
+The import of the package imports this module, which gives the native classes their method `to_dict`.
+"""
 
 from __future__ import annotations
 
 from binascii import b2a_base64
 from typing import TYPE_CHECKING, Any, Literal
 
+from mqstore import _native
+from mqstore._native import AppendResult, StoredMessage
+
 if TYPE_CHECKING:
-    from mqstore._native import AppendResult, NativeStore, StoredMessage
+    from mqstore._native import NativeStore
 
 BodyForm = Literal["auto", "base64", "text", "none"]
 """Form of a body. `"auto"` is text if the body is UTF-8, else base64."""
@@ -47,8 +53,6 @@ def message_dict(message: StoredMessage, body: BodyForm = "auto", store: NativeS
     gets `pop`. A record of delays or transactions gets `system`, with the delay levels of `store`, or RocketMQ's if
     `store` is None.
     """
-    from mqstore import _native
-
     found: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
     found["keys"] = list(message.keys)
     error = None
@@ -79,3 +83,8 @@ def is_text(content: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+# The stub declares these methods.
+AppendResult.to_dict = result_dict  # type: ignore[method-assign]
+StoredMessage.to_dict = stored_message_dict  # type: ignore[method-assign]

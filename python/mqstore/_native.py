@@ -7,16 +7,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from mqstore._dicts import result_dict, stored_message_dict
 from mqstore._mqstore import *  # noqa: F403 - its own list says which
-from mqstore._mqstore import AppendResult, AppendResults, StoredMessage, _after_fork_in_child
+from mqstore._mqstore import AppendResults, _after_fork_in_child
 
 # A native class cannot inherit from an abstract class.
 Sequence.register(AppendResults)
-
-# Methods in Python of native classes, as the stub declares them.
-AppendResult.to_dict = result_dict  # type: ignore[method-assign]
-StoredMessage.to_dict = stored_message_dict  # type: ignore[method-assign]
 
 _fork_hook: list[bool] = []
 

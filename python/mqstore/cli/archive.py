@@ -85,11 +85,11 @@ def archive(
 def _opened(directory: str, target: str, *, configure: bool, wait: float) -> mqstore.Store:
     """Opens the store: for writing with `configure`, or if TARGET is its archive and no other process writes."""
     store = mqstore.open(directory, archive=False)
-    known = store.archive.target
-    if configure and known not in (None, ArchivePlace(target, None).text):
+    known, wanted = store.archive.target, ArchivePlace(target, None).text
+    if configure and known not in (None, wanted):
         store.close()
         raise typer.BadParameter(f"the archive of the store is {known}; remove it with --remove first")
-    if not configure and known != ArchivePlace(target, None).text:
+    if not configure and known != wanted:
         return store
     store.close()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -12,6 +12,11 @@ import mqstore
 from mqstore._times import command_line_time, duration_of, milliseconds_of
 from mqstore.cli import render
 from mqstore.cli.render import Body, Format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 LockTimeout = Annotated[
     str,
@@ -90,12 +95,7 @@ def moment_of(option: str, text: str | None) -> int | None:
     Raises:
         typer.BadParameter: the text is not a time.
     """
-    if text is None:
-        return None
-    try:
-        return milliseconds_of(option, text)
-    except mqstore.InvalidOptionError as error:
-        raise typer.BadParameter(str(error)) from None
+    return None if text is None else _value_of(milliseconds_of, option, text)
 
 
 def past_moment_of(option: str, text: str | None) -> int | None:
@@ -106,10 +106,7 @@ def past_moment_of(option: str, text: str | None) -> int | None:
     """
     if text is None:
         return None
-    try:
-        found, local = command_line_time(option, text)
-    except mqstore.InvalidOptionError as error:
-        raise typer.BadParameter(str(error)) from None
+    found, local = _value_of(command_line_time, option, text)
     if local is not None:
         render.note_later(f"{option} {text} is local time, in the zone {local.tzname()}: {local.isoformat()}")
     return found
@@ -126,8 +123,12 @@ def age_of(option: str, text: str) -> float:
     Raises:
         typer.BadParameter: the text is not a duration.
     """
+    return _value_of(duration_of, option, text)
+
+
+def _value_of(parse: Callable[[str, str], T], option: str, text: str) -> T:
     try:
-        return duration_of(option, text)
+        return parse(option, text)
     except mqstore.InvalidOptionError as error:
         raise typer.BadParameter(str(error)) from None
 

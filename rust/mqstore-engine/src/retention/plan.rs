@@ -270,8 +270,7 @@ impl Rules<'_> {
     /// Returns why a segment is due, and whether by a hard limit.
     fn delete_reason(&self, times: &SegmentTimes) -> Option<(String, bool)> {
         if let Some(most) = self.limits.retention_bytes.filter(|most| self.bytes > *most) {
-            let reason = format!("size: the log has {} bytes, retention_bytes keeps {most}", self.bytes);
-            return Some((reason, true));
+            return Some((format!("size: {}", self.size_text(most)), true));
         }
         if let Some(limit) = self.limits.force_ratio.filter(|limit| exceeds(self.used, *limit)) {
             let reason = format!("disk: {} % are used, disk_force_ratio is {limit}", self.used);
@@ -282,18 +281,19 @@ impl Rules<'_> {
 
     /// Returns why a segment is not due.
     fn stay_reason(&self, times: &SegmentTimes) -> String {
+        let by_age = self.limits.retention_ms.map(|most| self.age_text(times, most));
+        let by_size = self.limits.retention_bytes.map(|most| self.size_text(most));
+        by_age.into_iter().chain(by_size).collect::<Vec<_>>().join("; ")
+    }
+
+    fn size_text(&self, most: u64) -> String {
+        format!("the log has {} bytes, retention_bytes keeps {most}", self.bytes)
+    }
+
+    fn age_text(&self, times: &SegmentTimes, most: u64) -> String {
         let age_ms = self.now_ms.saturating_sub(times.newest_ms()).max(0);
         let source = if times.last_ms.is_some() { "last record was stored" } else { "file was changed" };
-        let by_age = self
-            .limits
-            .retention_ms
-            .map(|most| format!("its {source} {age_ms} ms ago, retention keeps {most} ms"));
-        let bytes = self.bytes;
-        let by_size = self
-            .limits
-            .retention_bytes
-            .map(|most| format!("the log has {bytes} bytes, retention_bytes keeps {most}"));
-        by_age.into_iter().chain(by_size).collect::<Vec<_>>().join("; ")
+        format!("its {source} {age_ms} ms ago, retention keeps {most} ms")
     }
 
     fn too_old(&self, times: &SegmentTimes) -> Option<String> {
@@ -307,7 +307,6 @@ impl Rules<'_> {
         };
         // A time in the future, from a clock that was set back, gives no age.
         let age = u64::try_from(self.now_ms.saturating_sub(times.newest_ms())).ok()?;
-        let source = if times.last_ms.is_some() { "last record was stored" } else { "file was changed" };
-        (now && age >= most).then(|| format!("age: its {source} {age} ms ago, retention keeps {most} ms"))
+        (now && age >= most).then(|| format!("age: {}", self.age_text(times, most)))
     }
 }

@@ -52,8 +52,8 @@ pub use transactions::{
 pub use unfinished::first_unfinished;
 pub use unique_id::message_of_id;
 pub use work::{
-    Backoff, DelayInfo, Lease, LeaseInfo, LeasedMessage, NewWork, PutReservation, TryPut, WorkQueue,
-    WorkQueueCounts, WorkQueueOptions,
+    Backoff, DelayInfo, Job, JobRequest, JobState, Lease, LeaseInfo, LeasedMessage, NewWork, PutReservation,
+    TryPut, WorkQueue, WorkQueueCounts, WorkQueueJobs, WorkQueueOptions, jobs,
 };
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub use archive::{ArchiveState, SealedLog, SealedSegment};
 pub use engine::topics::{TopicChange, batch_topics, load_floors, load_listed};
 pub use read::cursor::{LogCursor, QueueCursor, RecordBatch};
 pub use read::floor_watch::FloorWatch;
-pub use read::group_offsets::{GroupOffset, GroupOffsets, GroupTable, WorkCounts};
+pub use read::group_offsets::{GroupOffset, GroupOffsets, GroupTable, WorkCounts, popped_from};
 pub use read::levels::LevelTimes;
 pub use read::lookup::LookupCursor;
 pub use read::merged::{MergedCursor, ReadBound, TopicRead};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::log::MetaLog;
-use super::progress::{Progress, ProgressCounts};
+use super::progress::Progress;
 use super::record::{NameId, QueueKey};
 use super::state::{MetaState, QueueProgress};
 
@@ -17,42 +17,38 @@ pub struct GroupPosition {
     pub taken_over: i64,
 }
 
-/// The numbers of a group's messages in a queue that it takes message by message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueCounts {
+/// The progress of a group in a queue, by names.
+#[derive(Clone, Debug)]
+pub struct GroupProgress {
     /// The group.
     pub group: Arc<str>,
     /// The topic.
     pub topic: Arc<str>,
     /// The queue.
     pub queue_id: i32,
-    /// The first offset that was never leased.
-    pub next: i64,
-    /// The messages below `next` that are not finished.
-    pub counts: ProgressCounts,
+    /// The progress.
+    pub progress: Progress,
 }
 
 impl MetaState {
-    /// Returns the numbers of messages of each group and queue with a progress.
-    pub fn progress_counts(&self, now_ms: i64) -> Vec<QueueCounts> {
+    /// Returns a copy of every progress of a group in a queue.
+    pub fn all_progress(&self) -> Vec<GroupProgress> {
         let of = |(queue, progress): (&QueueKey, &Progress)| {
             let (group, topic) = (self.names.name(queue.group)?, self.names.name(queue.topic)?);
-            let (queue_id, next, counts) = (queue.queue_id, progress.next(), progress.counts(now_ms));
-            Some(QueueCounts { group, topic, queue_id, next, counts })
+            Some(GroupProgress { group, topic, queue_id: queue.queue_id, progress: progress.clone() })
         };
         self.progress.iter().filter_map(of).collect()
     }
 }
 
 impl MetaLog {
-    /// Returns the numbers of messages of each group and queue with a progress.
-    pub fn progress_counts(&self, now_ms: i64) -> Vec<QueueCounts> {
+    /// Returns a copy of every progress of a group in a queue.
+    pub fn all_progress(&self) -> Vec<GroupProgress> {
         let all: Vec<_> = self.progress.read().iter().map(|(_, progress)| Arc::clone(progress)).collect();
         let of = |progress: &Arc<QueueProgress>| {
             let QueueKey { group, topic, queue_id } = progress.queue();
             let (group, topic) = (self.name(group)?, self.name(topic)?);
-            let view = progress.lock();
-            Some(QueueCounts { group, topic, queue_id, next: view.next(), counts: view.counts(now_ms) })
+            Some(GroupProgress { group, topic, queue_id, progress: Progress::clone(&progress.lock()) })
         };
         all.iter().filter(|progress| !progress.is_removed()).filter_map(of).collect()
     }

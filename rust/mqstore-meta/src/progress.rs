@@ -16,8 +16,9 @@
 //! - dead letter: it is being moved to the `%DLQ%` topic
 //! - finished
 //!
-//! `committed` itself is never finished: finished ranges that start there are merged into it. Memory grows with the
-//! number of open messages and finished ranges, not with the distance from `committed` to `next`.
+//! Single offsets from `next` on can be finished too, before anyone leased them: a message that was cancelled. Neither
+//! `committed` nor `next` itself is ever finished: both move over the finished ranges that they reach. Memory grows with
+//! the number of open messages and finished ranges, not with the distance from `committed` to `next`.
 //!
 //! Each lease and each wait also has the time of the [`ProgressRecord::Clock`] before it. So a clock that was ahead and
 //! was corrected does not keep messages for weeks: those that began later than the clock says begin again.
@@ -61,8 +62,8 @@ pub enum ProgressRecord {
         /// Number of the delivery; 1 is the first.
         attempt: u32,
     },
-    /// Offsets from `from` up to, but not including, `to` are finished: acknowledged, filtered out, or without a
-    /// message. `from` is at most the next offset that was never leased.
+    /// Offsets from `from` up to, but not including, `to` are finished: acknowledged, filtered out, cancelled, or
+    /// without a message.
     Finished {
         /// The first offset.
         from: i64,
@@ -307,6 +308,8 @@ impl Progress {
             if at < self.next {
                 records.push(ProgressRecord::Finished { from: at, to: self.next });
             }
+            let ahead = self.finished.range(self.next..);
+            records.extend(ahead.map(|(from, to)| ProgressRecord::Finished { from: *from, to: *to }));
             records.extend(self.reason_records());
         }
         records.push(ProgressRecord::TookOver { log_offset });
@@ -350,6 +353,13 @@ impl Progress {
             reason: Arc::clone(reason),
         };
         self.reasons.iter().map(record)
+    }
+
+    /// Returns the number of messages that were never leased nor finished, if the queue ends at `max`.
+    pub fn new_messages(&self, max: i64) -> u64 {
+        let length = |from: i64, to: i64| to.min(max).saturating_sub(from).max(0).unsigned_abs();
+        let finished: u64 = self.finished.range(self.next..).map(|(from, to)| length(*from, *to)).sum();
+        length(self.next, max) - finished
     }
 
     /// Ranges of finished offsets above [`Self::committed`]: start and end, in order.
@@ -428,10 +438,9 @@ impl Progress {
                     if from < 0 || from >= to {
                         return Err(ProgressConflict::NoRange { from, to });
                     }
-                    if from > next {
-                        return Err(ProgressConflict::Ahead { offset: from, next });
+                    if from <= next {
+                        next = next.max(to);
                     }
-                    next = next.max(to);
                 }
                 ProgressRecord::Returned { offset, .. }
                 | ProgressRecord::DeadLetter { offset, .. }
@@ -539,7 +548,7 @@ impl Progress {
         let open = self.committed..self.next;
         match *part {
             ProgressRecord::Finished { from, to } => {
-                let fits = from > self.committed && from < to && to <= self.next;
+                let fits = from > self.committed && from < to && !(from..to).contains(&self.next);
                 fits.then(|| self.merge(from, to)).is_some()
             }
             ProgressRecord::Leased { offset, invisible_until_ms, attempt } if open.contains(&offset) => {
@@ -607,7 +616,8 @@ impl Progress {
 
     /// Whether [`ProgressRecord::Clamped`] with these bounds would change anything.
     pub fn exceeds(&self, min: i64, max: i64) -> bool {
-        self.committed < min || self.next > max
+        let last = self.finished.last_key_value().map_or(0, |(_, end)| *end);
+        self.committed < min || self.next > max || last > max
     }
 
     fn add_lease(&mut self, offset: i64, invisible_until_ms: i64, attempt: u32) {
@@ -615,7 +625,7 @@ impl Progress {
             return;
         }
         if offset == self.next {
-            self.next = offset + 1;
+            self.advance_next(offset + 1);
         } else if self.dead_letters.contains_key(&offset) || !self.take_pending(offset) {
             return;
         }
@@ -667,7 +677,7 @@ impl Progress {
     }
 
     fn finish(&mut self, from: i64, to: i64) {
-        if from < 0 || from >= to || from > self.next || to <= self.committed {
+        if from < 0 || from >= to || to <= self.committed {
             return;
         }
         let from = from.max(self.committed);
@@ -677,13 +687,21 @@ impl Progress {
         } else {
             self.take_all_open(from, to);
         }
-        self.next = self.next.max(to);
         if from == self.committed {
             self.committed = to;
-            self.advance_committed();
         } else {
             self.merge(from, to);
         }
+        if from <= self.next {
+            self.advance_next(self.next.max(to));
+        }
+        self.advance_committed();
+    }
+
+    /// Sets `next` to an offset, or to the end of the finished range that has it.
+    fn advance_next(&mut self, to: i64) {
+        let range = self.finished.range(..=to).next_back();
+        self.next = range.map_or(to, |(_, end)| to.max(*end));
     }
 
     /// Removes everything open in the range.
@@ -734,7 +752,7 @@ impl Progress {
         {
             last.insert(max);
         }
-        self.next = self.next.clamp(min, max);
+        self.advance_next(self.next.clamp(min, max));
         self.committed = self.committed.clamp(min, max);
         self.advance_committed();
     }

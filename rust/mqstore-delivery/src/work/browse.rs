@@ -55,8 +55,9 @@ impl WorkQueueInner {
         }
         let mut counts = self.counts(state)?;
         for source in &state.sources {
-            let next = source.place.progress.lock().next();
-            let held_back = source.held_back.due_ms.range(next..).count() as u64;
+            let progress = source.place.progress.lock();
+            let held_back = source.held_back.due_ms.range(progress.next()..);
+            let held_back = held_back.filter(|(offset, _)| !progress.is_finished(**offset)).count() as u64;
             let held_back = held_back.min(counts.ready);
             counts.ready -= held_back;
             counts.delayed += held_back;
@@ -105,7 +106,8 @@ impl WorkQueueInner {
                 .held_back
                 .due_ms
                 .range(progress.next()..)
-                .map(|(offset, due_ms)| (*offset, 0, *due_ms));
+                .map(|(offset, due_ms)| (*offset, 0, *due_ms))
+                .filter(|(offset, ..)| !progress.is_finished(*offset));
             let later = returned.chain(new).filter(|(offset, _, due_ms)| *offset >= min && *due_ms > now_ms);
             found.extend(later.map(|(queue_offset, attempts, due_ms)| DelayInfo {
                 topic: Arc::clone(&source.place.topic),
@@ -167,13 +169,17 @@ impl WorkQueueInner {
             }
             let is_due =
                 |record: &StoredRecord| put_delay_until(record).is_none_or(|visible_ms| visible_ms <= now_ms);
-            found.extend(records.into_iter().filter(is_due));
+            let progress = place.progress.lock();
+            let is_open = |record: &StoredRecord| !progress.is_finished(record.queue_offset) && is_due(record);
+            found.extend(records.into_iter().filter(is_open));
         }
         found.truncate(count);
         Ok(found)
     }
 
     pub(super) fn leases(&self) -> Result<Vec<LeaseInfo>, BrokerError> {
+        // Raises the error of a closed store.
+        self.store().catch_up()?;
         let mut found = Vec::new();
         for place in self.places()? {
             let progress = place.progress.lock();
@@ -216,7 +222,7 @@ impl WorkQueueInner {
     }
 
     /// Returns the queues with the group's progress.
-    fn places(&self) -> Result<Vec<Arc<QueuePlace>>, BrokerError> {
+    pub(super) fn places(&self) -> Result<Vec<Arc<QueuePlace>>, BrokerError> {
         let mut state = self.state.lock();
         self.look_for_queues(&mut state)?;
         Ok(state.sources.iter().map(|source| Arc::clone(&source.place)).collect())
@@ -247,5 +253,5 @@ fn finish_unleased(progress: &Progress, max: i64, now_ms: i64, records: &mut Vec
         }
         from = to.saturating_add(1);
     }
-    open as u64 + end.saturating_sub(progress.next()).unsigned_abs()
+    open as u64 + progress.new_messages(end)
 }

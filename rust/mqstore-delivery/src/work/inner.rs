@@ -218,7 +218,7 @@ impl WorkQueueInner {
 
     /// Returns its own topic, and the topics in which RocketMQ stores messages that this group popped from it and did
     /// not acknowledge in time. Source: `KeyBuilder#buildPopRetryTopicV1`, `#buildPopRetryTopicV2`.
-    fn topics(&self) -> [Arc<str>; 3] {
+    pub(super) fn topics(&self) -> [Arc<str>; 3] {
         let (group, topic) = (&self.group, &self.topic);
         let retry = |between: char| format!("{RETRY_TOPIC_PREFIX}{group}{between}{topic}").into();
         [Arc::clone(topic), retry('_'), retry('+')]
@@ -287,8 +287,9 @@ impl WorkQueueInner {
 }
 
 /// Returns the number of messages between the bounds of the queue that were never leased.
-fn new_messages(progress: &Progress, (min, max): (i64, i64)) -> u64 {
-    max.saturating_sub(progress.next().max(min)).max(0).unsigned_abs()
+pub(super) fn new_messages(progress: &Progress, (min, max): (i64, i64)) -> u64 {
+    let before = min.saturating_sub(progress.next()).max(0).unsigned_abs();
+    progress.new_messages(max).saturating_sub(before)
 }
 
 /// Returns the number of messages that were returned and can still be read: from the minimum `min` of the queue on.

@@ -11,9 +11,11 @@
 
 mod ack;
 mod browse;
+mod cancel;
 mod dead_letters;
 mod get;
 mod inner;
+mod jobs;
 mod leased_message;
 mod nonblocking;
 mod options;
@@ -26,6 +28,7 @@ mod source;
 pub use browse::{DelayInfo, LeaseInfo};
 pub use inner::WorkQueueCounts;
 pub(crate) use inner::WorkQueueInner;
+pub use jobs::{Job, JobRequest, JobState, WorkQueueJobs, jobs};
 pub use leased_message::{Lease, LeasedMessage};
 pub use nonblocking::TryPut;
 pub use options::{Backoff, WorkQueueOptions};

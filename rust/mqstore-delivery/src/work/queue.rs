@@ -17,6 +17,7 @@ use super::inner::{WorkQueueCounts, WorkQueueInner};
 use super::leased_message::{Lease, LeasedMessage};
 use super::options::WorkQueueOptions;
 use super::put::NewWork;
+use super::redrive::DeadLetterEnd;
 use crate::error::{BrokerError, invalid};
 use crate::nonblocking::{Look, ReadScope, block_on, lock};
 
@@ -398,6 +399,44 @@ impl WorkQueue {
     /// With `immediate`, they refuse gets at once. No message is lost; later handles can get them.
     pub fn shutdown(&self, immediate: bool) {
         self.core.shut_down(immediate);
+    }
+
+    /// Cancels a message that no worker has, by its message id or unique id: it is finished without a delivery. Durable
+    /// when this returns. Returns whether there was such a message.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] if a worker has the message.
+    pub fn cancel(&self, id: &str) -> Result<bool, BrokerError> {
+        self.check()?;
+        self.core.cancel(id)
+    }
+
+    /// Like [`Self::cancel`], for the message at an offset of a queue.
+    ///
+    /// # Errors
+    /// Those of [`Self::cancel`].
+    pub fn cancel_at(&self, topic: &str, queue_id: i32, queue_offset: i64) -> Result<bool, BrokerError> {
+        self.check()?;
+        self.core.cancel_at(topic, queue_id, queue_offset)
+    }
+
+    /// Redrives the dead letters of the group with these ids, of the job or of the dead letter. Returns their number.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] if an id is unknown; nothing was changed then.
+    pub fn redrive_ids(&self, ids: &[String]) -> Result<u64, BrokerError> {
+        self.check()?;
+        self.core.end_dead_letters(ids, DeadLetterEnd::Redriven)
+    }
+
+    /// Deletes the dead letters of the group with these ids: they are not redriven. The log keeps them until their
+    /// segment goes. Returns their number.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] if an id is unknown; nothing was changed then.
+    pub fn delete_dead_letters(&self, ids: &[String]) -> Result<u64, BrokerError> {
+        self.check()?;
+        self.core.end_dead_letters(ids, DeadLetterEnd::Deleted)
     }
 
     /// Appends up to `limit` dead letters of the group again to their original topics. Returns their number.

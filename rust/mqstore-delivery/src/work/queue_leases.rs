@@ -290,7 +290,10 @@ impl WorkSource {
                 }
                 through += 1;
                 let offset = message.record.queue_offset;
-                // Offsets without a message.
+                if progress.is_finished(offset) {
+                    continue;
+                }
+                // Offsets without a message, or cancelled.
                 if offset > next {
                     records.push(ProgressRecord::Finished { from: next, to: offset });
                 }

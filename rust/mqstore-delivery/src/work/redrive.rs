@@ -1,4 +1,7 @@
-//! Redriving dead letters to their original topics.
+//! Redriving dead letters to their original topics, and deleting them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, StoredRecord};
@@ -7,9 +10,9 @@ use mqstore_format::properties::{
     DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC, TIMER_DELIVER_MS,
 };
 use mqstore_format::push_property;
-use mqstore_meta::OffsetChange;
+use mqstore_meta::{ProgressRecord, QueueProgress};
 
-use super::inner::WorkQueueInner;
+use super::inner::{WorkQueueInner, new_messages};
 use crate::error::{BrokerError, view};
 
 /// Number of dead letters that are appended and synced together.
@@ -19,46 +22,120 @@ const TOGETHER: usize = 64;
 const ADDED: [&str; 6] =
     [PROPERTY_CRC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, TIMER_DELIVER_MS];
 
+/// What becomes of chosen dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeadLetterEnd {
+    /// They are appended again to their original topics.
+    Redriven,
+    /// They stay in their topic, and nobody redrives them.
+    Deleted,
+}
+
 impl WorkQueueInner {
-    /// Returns the number of dead letters that were not redriven.
+    /// Returns the number of dead letters that were neither redriven nor deleted.
     pub(super) fn dead_letter_count(&self) -> Result<u64, BrokerError> {
-        let (min, max) = match self.store().bounds(self.dead_letter_topic(), 0) {
+        let topic = self.dead_letter_topic();
+        let (min, max) = match self.store().bounds(topic, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(0),
             bounds => bounds?,
         };
-        let queue = self.meta().queue_key(self.group(), self.dead_letter_topic(), 0)?;
-        Ok(max.saturating_sub(self.meta().offset(queue).unwrap_or(min).clamp(min, max)).unsigned_abs())
+        let progress = self.meta().known_of(self.group(), topic, 0).unwrap_or_default();
+        Ok(new_messages(&progress, (min, max)))
+    }
+
+    /// Returns the group's progress in its dead letters, and the bounds of their queue. What was redriven or deleted is
+    /// finished; nothing is ever leased. `None` without dead letters.
+    fn dead_letter_progress(&self) -> Result<Option<(Arc<QueueProgress>, (i64, i64))>, BrokerError> {
+        let topic = self.dead_letter_topic();
+        let (min, max) = match self.store().bounds(topic, 0) {
+            Err(StoreError::TopicNotFound { .. }) => return Ok(None),
+            bounds => bounds?,
+        };
+        let progress = self.meta().progress(self.meta().queue_key(self.group(), topic, 0)?);
+        self.meta().clamp_progress(&progress, min, max)?;
+        Ok(Some((progress, (min, max))))
     }
 
     /// Appends up to `limit` dead letters of the group again to their original topics, oldest first, as new messages.
     /// Returns their number. A dead letter that does not name its topic goes to this queue's topic. Those of a topic
     /// that was deleted since are passed over: a new topic of the name has none of the old messages. The group's
-    /// offset in its dead-letter topic stores the position. A stop between the copy and the commit of that offset
-    /// redrives up to 64 messages twice.
+    /// progress in its dead-letter topic stores which they are. A stop between the copy and its record redrives up to
+    /// 64 messages twice.
     pub(super) fn redrive(&self, limit: Option<u64>) -> Result<u64, BrokerError> {
         let (store, meta, topic) = (self.store(), self.meta(), self.dead_letter_topic());
         // Two calls would read the same position and append its messages twice.
         let _alone = self.redrive_lock().lock();
-        let (min, max) = match store.bounds(topic, 0) {
-            Err(StoreError::TopicNotFound { .. }) => return Ok(0),
-            bounds => bounds?,
-        };
-        let queue = meta.queue_key(self.group(), topic, 0)?;
-        let mut next = meta.offset(queue).unwrap_or(min).clamp(min, max);
+        let Some((progress, _)) = self.dead_letter_progress()? else { return Ok(0) };
+        let mut next = progress.lock().next();
         let mut cursor = store.read(topic, 0, Some(next), None, None)?;
         let mut moved = 0;
         while limit.is_none_or(|limit| moved < limit) {
             let left = limit.map_or(TOGETHER, |limit| TOGETHER.min((limit - moved) as usize));
-            let records = cursor.next_batch(left)?;
+            let mut records = cursor.next_batch(left)?;
             if records.is_empty() {
                 break;
             }
+            records.retain(|record| !progress.lock().is_finished(record.queue_offset));
             moved += store.system_appends().without_deletions(|| self.append_originals(&records))??;
-            next = cursor.position();
-            meta.commit(&[OffsetChange { queue, offset: next }])?;
+            let to = cursor.position();
+            meta.append_progress(&progress, &[ProgressRecord::Finished { from: next, to }])?;
+            next = to;
         }
         meta.sync(meta.place())?;
         Ok(moved)
+    }
+
+    /// Redrives or deletes the dead letters with these ids: of the job, or of the dead letter. If one is unknown, nothing
+    /// is changed.
+    pub(super) fn end_dead_letters(&self, ids: &[String], end: DeadLetterEnd) -> Result<u64, BrokerError> {
+        let (store, meta) = (self.store(), self.meta());
+        let _alone = self.redrive_lock().lock();
+        let unknown = |id: &str| {
+            let group = self.group();
+            StoreError::Refused {
+                reason: format!(
+                    "group {group} has no dead letter with the id {id:?}; list the dead letters of the group for \
+                     their ids"
+                ),
+            }
+        };
+        let mut missing: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
+        let mut chosen = Vec::new();
+        if let Some((progress, (_, max))) = self.dead_letter_progress()? {
+            let from = progress.lock().next();
+            let mut cursor = store.read(self.dead_letter_topic(), 0, Some(from), Some(max), None)?;
+            while !missing.is_empty() {
+                let records = cursor.next_batch(TOGETHER)?;
+                if records.is_empty() {
+                    break;
+                }
+                for record in records {
+                    let known = known_ids(&record, &missing)?;
+                    if !known.is_empty() && !progress.lock().is_finished(record.queue_offset) {
+                        missing.retain(|id| !known.contains(id));
+                        chosen.push(record);
+                    }
+                }
+            }
+            if let Some(id) = missing.first() {
+                return Err(unknown(id).into());
+            }
+            for some in chosen.chunks(TOGETHER) {
+                if end == DeadLetterEnd::Redriven {
+                    store.system_appends().without_deletions(|| self.append_originals(some))??;
+                }
+                let finished = some.iter().map(|record| ProgressRecord::Finished {
+                    from: record.queue_offset,
+                    to: record.queue_offset.saturating_add(1),
+                });
+                meta.append_progress(&progress, &finished.collect::<Vec<_>>())?;
+            }
+            meta.sync(meta.place())?;
+        }
+        match missing.first() {
+            Some(id) => Err(unknown(id).into()),
+            None => Ok(chosen.len() as u64),
+        }
     }
 
     /// Appends the messages of dead letters again, except those whose topic was deleted since. Returns their number.
@@ -108,4 +185,13 @@ impl WorkQueueInner {
         self.store().system_appends().append_copies(&messages, &origins)?;
         Ok(messages.len() as u64)
     }
+}
+
+/// Returns which of these ids a dead letter has: its own, or those of the message from which it was made.
+fn known_ids<'a>(letter: &StoredRecord, ids: &BTreeSet<&'a str>) -> Result<Vec<&'a str>, StoreError> {
+    let view = view(letter)?;
+    let [origin, first] = view.properties.get_many([DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID]);
+    let own = view.offset_message_id();
+    let known = [view.unique_key(), Some(&*own), origin, first];
+    Ok(ids.iter().copied().filter(|id| known.contains(&Some(*id))).collect())
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use mqstore_format::json::{ConsumerOffsets, QueueOffsets};
-use mqstore_format::topic::RETRY_TOPIC_PREFIX;
+use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, is_system_topic};
 
 use super::view::{StoreView, View};
 use crate::engine::Engine;
@@ -13,7 +13,7 @@ use crate::engine::damage_notes::LMQ_OFFSET_FILE;
 use crate::engine::topics::load_listed;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{LoadedConfig, StoreFiles};
-use mqstore_meta::{Progress, QueueCounts, read_state};
+use mqstore_meta::{GroupProgress, Progress, read_state};
 
 /// The committed offsets of a group in a topic, from the metadata log, `config/consumerOffset.json` or
 /// `config/lmqConsumerOffset.json`. Source: `ConsumerOffsetManager`, `LmqConsumerOffsetManager`.
@@ -96,26 +96,36 @@ impl<'a> GroupTable<'a> {
     /// Messages in the retry topics of RocketMQ count for the topic that they were popped from.
     pub fn work_counts(&self) -> Result<Vec<WorkCounts>, StoreError> {
         let now_ms = self.view.files().clock.now_ms();
-        let parts = match self.engine {
-            Some(engine) => engine.meta.progress_counts(now_ms),
-            None => {
-                read_state(self.view.files(), &mut Vec::new()).unwrap_or_default().progress_counts(now_ms)
-            }
-        };
+        let parts = self.all_progress();
         self.view.catch_up()?;
         let mut found = BTreeMap::<(String, String), WorkCounts>::new();
-        for QueueCounts { group, topic, queue_id, next, counts } in parts {
+        for GroupProgress { group, topic, queue_id, progress } in parts {
             let Some((_, end)) = self.view.bounds(&topic, queue_id)? else { continue };
             let (group, topic) = (group.to_string(), popped_from(&group, &topic).to_owned());
             let key = (group.clone(), topic.clone());
             let sum =
                 found.entry(key).or_insert_with(|| WorkCounts { group, topic, ..WorkCounts::default() });
-            sum.ready += end.saturating_sub(next).max(0).unsigned_abs() + counts.due;
+            let counts = progress.counts(now_ms);
+            sum.ready += progress.new_messages(end) + counts.due;
             sum.delayed += counts.delayed;
             sum.leased += counts.leased;
             sum.dying += counts.dying;
         }
         Ok(found.into_values().collect())
+    }
+
+    /// Returns every progress of a group that takes its messages one by one, by group, topic and queue. Parts that cannot
+    /// be read count as missing.
+    pub fn all_progress(&self) -> Vec<GroupProgress> {
+        let mut found = match self.engine {
+            Some(engine) => engine.meta.all_progress(),
+            None => read_state(self.view.files(), &mut Vec::new()).unwrap_or_default().all_progress(),
+        };
+        // Transactions have a progress too, and so has a group in its own dead letters: it says which were redriven.
+        let is_own = |one: &GroupProgress| one.topic.strip_prefix(DLQ_TOPIC_PREFIX) == Some(&*one.group);
+        found.retain(|one| !is_system_topic(&one.topic) && !is_own(one));
+        found.sort_by(|a, b| (&a.group, &a.topic, a.queue_id).cmp(&(&b.group, &b.topic, b.queue_id)));
+        found
     }
 
     /// Returns the progress of groups in queues, each given by group, topic and queue; `None` for a group without
@@ -135,7 +145,7 @@ impl<'a> GroupTable<'a> {
 
 /// Returns the topic from which the messages of RocketMQ's retry topic `topic` were popped, or `topic` itself. Source:
 /// `KeyBuilder#buildPopRetryTopicV1`, `#buildPopRetryTopicV2`.
-fn popped_from<'a>(group: &str, topic: &'a str) -> &'a str {
+pub fn popped_from<'a>(group: &str, topic: &'a str) -> &'a str {
     let rest = topic.strip_prefix(RETRY_TOPIC_PREFIX).and_then(|rest| rest.strip_prefix(group));
     rest.and_then(|rest| rest.strip_prefix(['_', '+'])).unwrap_or(topic)
 }

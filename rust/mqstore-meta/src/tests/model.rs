@@ -43,6 +43,9 @@ impl Naive {
     /// Applies the change if it fits. Returns whether it did.
     fn apply(&mut self, record: &ProgressRecord) -> bool {
         let fits = self.apply_state(record);
+        while self.offsets.get(self.next as usize) == Some(&Offset::Finished) {
+            self.next += 1;
+        }
         let (offsets, next) = (self.offsets, self.next);
         self.reasons.retain(|offset, _| *offset < next && offsets[*offset as usize] != Offset::Finished);
         fits
@@ -63,10 +66,12 @@ impl Naive {
                 fits
             }
             ProgressRecord::Finished { from, to } => {
-                let fits = from < to && from <= self.next;
+                let fits = from < to;
                 if fits {
                     (from..to).for_each(|offset| *self.at(offset) = Offset::Finished);
-                    self.next = self.next.max(to);
+                    if from <= self.next {
+                        self.next = self.next.max(to);
+                    }
                 }
                 fits
             }
@@ -150,8 +155,13 @@ impl Naive {
         assert_eq!(progress.next_event_ms(), events.iter().map(|event| event.0).min());
         let mut before = progress.committed();
         for (from, to) in progress.finished() {
-            assert!(before < from && from < to && to <= progress.next(), "ranges are apart and in order");
+            let reaches_next = (from..=to).contains(&progress.next()) && to > progress.next();
+            assert!(before < from && from < to && !reaches_next, "ranges are apart and in order");
             before = to;
+        }
+        for max in 0..=END {
+            let new = (self.next..max).filter(|offset| self.offsets[*offset as usize] == Offset::Never);
+            assert_eq!(progress.new_messages(max), new.count() as u64);
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{commit, dump, files_on, key, open, put_topic};
 use crate::progress::{Progress, ProgressCounts};
 use crate::record::{MetaPosition, MetaRecord, NameId, QueueKey};
 use crate::state::MetaState;
-use crate::{MetaLog, OffsetChange, ProgressRecord, QueueCounts, read_log};
+use crate::{GroupProgress, MetaLog, OffsetChange, ProgressRecord, read_log};
 use mqstore_base::store_files::CONFIG_LIMIT_BYTES;
 
 fn lease(offset: i64) -> ProgressRecord {
@@ -191,15 +191,15 @@ fn the_counts_follow_the_clock_and_survive_an_open() {
         (49_999, counts(0, 1, 1)),
         (50_000, counts(0, 0, 2)),
     ];
-    let found = |of: &[QueueCounts]| {
+    let found = |of: &[GroupProgress], now_ms: i64| {
         let [one] = of else { panic!("{of:?}") };
-        assert_eq!((&*one.group, &*one.topic, one.queue_id, one.next), ("g", "orders", 0, 3));
-        one.counts
+        assert_eq!((&*one.group, &*one.topic, one.queue_id, one.progress.next()), ("g", "orders", 0, 3));
+        one.progress.counts(now_ms)
     };
     let files = files_on(&vfs.kill().unwrap());
     for (now_ms, counts) in wanted {
-        assert_eq!(found(&log.progress_counts(now_ms)), counts, "at {now_ms}");
+        assert_eq!(found(&log.all_progress(), now_ms), counts, "at {now_ms}");
         let read = read_log(&files, &mut Vec::new()).unwrap();
-        assert_eq!(found(&read.progress_counts(now_ms)), counts, "at {now_ms}, from the files");
+        assert_eq!(found(&read.all_progress(), now_ms), counts, "at {now_ms}, from the files");
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::JobState;
 
 const MOST: u32 = 3;
 
@@ -16,6 +17,7 @@ enum Act {
     Ack(usize),
     Nack(usize, u64),
     Extend(usize),
+    Cancel(usize, bool),
     Wait(u64),
     /// Drops all handles and opens new ones.
     Reopen,
@@ -29,6 +31,7 @@ fn act() -> impl Strategy<Value = Act> {
         4 => (0..6_usize).prop_map(Act::Ack),
         3 => (0..6_usize, 0..40_u64).prop_map(|(which, delay)| Act::Nack(which, delay)),
         1 => (0..6_usize).prop_map(Act::Extend),
+        2 => (0..40_usize, any::<bool>()).prop_map(|(which, by_id)| Act::Cancel(which, by_id)),
         3 => (1..40_u64).prop_map(Act::Wait),
         1 => Just(Act::Reopen),
         1 => Just(Act::Sweep),
@@ -40,6 +43,8 @@ fn act() -> impl Strategy<Value = Act> {
 struct Known {
     attempts: u32,
     acked: bool,
+    /// Its unique id, and its place.
+    put: Option<(String, i32, i64)>,
     /// Earliest delivery, by the clock.
     from_ms: i64,
     /// End of the current lease.
@@ -71,8 +76,9 @@ proptest! {
                         let name = known.len().to_string();
                         let delay = delayed.then(|| seconds(10));
                         let from_ms = now(&world) + if delayed { 10_000 } else { 0 };
-                        queue.put(&NewWork { body: name.as_bytes(), delay, ..NewWork::default() }, NOW).unwrap();
-                        known.insert(name, Known { from_ms, ..Known::default() });
+                        let put = queue.put(&NewWork { body: name.as_bytes(), delay, ..NewWork::default() }, NOW).unwrap();
+                        let put = Some((put.unique_id.to_string(), put.queue_id, put.queue_offset));
+                        known.insert(name, Known { from_ms, put, ..Known::default() });
                     }
                 }
                 Act::Get(count) => {
@@ -123,6 +129,24 @@ proptest! {
                     }
                 }
                 Act::Ack(_) | Act::Nack(..) | Act::Extend(_) => {}
+                Act::Cancel(which, by_id) => {
+                    let Some(one) = known.get_mut(&which.to_string()) else { continue };
+                    let (id, queue_id, offset) = one.put.clone().unwrap();
+                    let outcome = if by_id { queue.cancel(&id) } else { queue.cancel_at("jobs", queue_id, offset) };
+                    let leased = one.invisible_until_ms.is_some_and(|until| until > now(&world));
+                    match outcome {
+                        Ok(cancelled) => {
+                            // A message that used up its attempts may be a dead letter.
+                            prop_assert!(!leased || one.acked);
+                            prop_assert!(cancelled || one.acked || one.attempts == MOST);
+                            prop_assert!(!(cancelled && one.acked));
+                            one.acked |= cancelled;
+                        }
+                        Err(error) => prop_assert!(leased && !one.acked, "{error}"),
+                    }
+                    let open = one.acked;
+                    held.retain(|old| body(old) != which.to_string() || !open);
+                }
                 Act::Wait(time) => world.clock.advance(seconds(time)),
                 Act::Reopen => {
                     held.clear();
@@ -134,6 +158,18 @@ proptest! {
                 }
             }
             let (counts, delays) = (queue.counts().unwrap(), queue.delays().unwrap());
+            let listed = crate::jobs(&store, &crate::JobRequest { topic: None, most: 1000 }).unwrap();
+            let listed = listed.into_values().next().unwrap_or_default();
+            // A lease that has ended counts as one until the next get.
+            let ended = counts.leased - listed.counts.leased;
+            let WorkQueueCounts { ready, leased, .. } = counts;
+            prop_assert_eq!(listed.counts, WorkQueueCounts { ready: ready + ended, leased: leased - ended, ..counts });
+            let states = [JobState::Ready, JobState::Delayed, JobState::Leased, JobState::Dying, JobState::Dead];
+            let of = |state| listed.jobs.iter().filter(|job| job.state == state).count() as u64;
+            prop_assert_eq!(
+                states.map(of),
+                [ready + ended, counts.delayed, leased - ended, counts.dying, counts.dead]
+            );
             let open = known.values().filter(|one| !one.acked);
             prop_assert_eq!(
                 counts.ready + counts.delayed + counts.leased + counts.dying + counts.dead,

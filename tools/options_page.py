@@ -1,10 +1,11 @@
-"""Brings the tables of docs/options.md up to date with `StoreOptions` and `BrokerOptions`.
+"""Brings the tables of docs/options.md and the texts of `help` up to date with `StoreOptions` and `BrokerOptions`.
 
     .venv/bin/python tools/options_page.py
 
 Names, types, units, defaults, bounds and RocketMQ's names come from the installed package. The effect of an option
 comes from the page itself, and so do bounds and names of RocketMQ that the package does not have. Write these cells by
-hand: the next run keeps them. A new option gets the effect "(describe the effect)".
+hand: the next run keeps them. A new option gets the effect "(describe the effect)". The docstring of
+`StoreOptionsDict`, from which `help` gets its texts, has the rows of the page.
 tests/python/test_api_pages.py compares the page with the code.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tempfile
+import textwrap
 import typing
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +23,9 @@ from typing import Any
 import mqstore
 from mqstore import _broker_conf, types
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "options.md"
+HELP = ROOT / "python" / "mqstore" / "types.py"
 KINDS = (mqstore.StoreOptions, mqstore.BrokerOptions)
 UNDESCRIBED = "(describe the effect)"
 HEAD = "| Option | Type, unit | Default | Bounds | Effect | RocketMQ setting |\n|---|---|---|---|---|---|"
@@ -75,6 +79,34 @@ def table(kind: type[Any], written: str) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def with_help(source: str, page: str) -> str:
+    """Returns the source of `StoreOptionsDict` with the description of each option on the page."""
+    head, name, rest = source.partition("class StoreOptionsDict(")
+    intro, section, rest = rest.partition("    Args:\n")
+    described = rows(page)
+    lines = [_help(*described[option.name]) for option in dataclasses.fields(mqstore.StoreOptions)]
+    return "".join([head, name, intro, section, *lines, rest[rest.index('    """') :]])
+
+
+def _help(name: str, kind: str, default: str, bounds: str, effect: str, _setting: str) -> str:
+    effect = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", effect)
+    unit = kind.partition(", ")[2] if "Callable" not in kind else ""
+    facts = [("Unit", unit), ("Default", default), ("Bounds", bounds if bounds != NOTHING else "")]
+    text = " ".join([effect[0].lower() + effect[1:], *(f"{fact}: {value}." for fact, value in facts if value)])
+    margin = " " * 8
+    return (
+        textwrap.fill(
+            f"{name.strip('`')}: {text}",
+            width=120,
+            initial_indent=margin,
+            subsequent_indent=margin + " " * 4,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        + "\n"
+    )
 
 
 def rows(text: str) -> dict[str, list[str]]:
@@ -172,4 +204,6 @@ def _code(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    page = updated(PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(page, encoding="utf-8")
+    HELP.write_text(with_help(HELP.read_text(encoding="utf-8"), page), encoding="utf-8")

@@ -15,6 +15,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from mqstore._admin.nearest import nearest
+from mqstore._help import describes_options
 from mqstore._times import duration_of
 from mqstore.errors import InvalidOptionError
 
@@ -151,9 +152,8 @@ class StoreOptions:
     `"sync"`: after a sync that covers it; waiting threads share one sync (group commit). `"async"`: when the record is
     copied to the mapped file, where it survives a kill of the process; a sync follows every `flush_interval`.
     `"manual"`: as `"async"`, but only `flush()` and `close()` sync. `"pooled"`: when the record is copied to the pool;
-        the
-    background writes the pool to the file and syncs it. A kill of the process loses the records that are only in the
-    pool, at most those of the last `BrokerOptions.commit_interval`.
+    the background writes the pool to the file and syncs it. A kill of the process loses the records that are only in
+    the pool, at most those of the last `BrokerOptions.commit_interval`.
     RocketMQ: `flushDiskType`, `transientStorePoolEnable`."""
 
     visibility: Visibility = "appended"
@@ -496,5 +496,6 @@ _CONVERSIONS: dict[str, Callable[[str, object], object]] = {
 
 _suggest_names(BrokerOptions)
 _suggest_names(StoreOptions)
+describes_options(StoreOptions)
 BrokerOptions.__module__ = "mqstore"
 StoreOptions.__module__ = "mqstore"

@@ -7,7 +7,6 @@ dataclasses.
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 import warnings
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from mqstore import _native
 from mqstore._delivery.store import DeliveringStore
+from mqstore._help import lists_options
 from mqstore._paths import home_of, shown_url, target_url, text_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import seconds_of
 from mqstore.errors import InvalidOptionError, MQStoreError, RemoteStoreError, StoreLockedError
-from mqstore.types import StoreOptionsDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,27 +44,23 @@ if TYPE_CHECKING:
         TopicRetention,
         VerifyReport,
     )
-    from mqstore.types import Duration, Filter, Keys, LocalCompactionOptions, Mode, OnDamage, StorePath, Time
+    from mqstore.types import (
+        Duration,
+        Filter,
+        Keys,
+        LocalCompactionOptions,
+        Mode,
+        OnDamage,
+        StoreOptionsDict,
+        StorePath,
+        Time,
+    )
 
-F = TypeVar("F", bound="Callable[..., object]")
 T = TypeVar("T")
 
 # Seconds between two attempts to take a lock: the first pause, and the longest.
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.1
-
-
-def lists_options(function: F) -> F:
-    """Gives a function with `**overrides` a signature with each option of a store, for `help` and completion."""
-    signature = inspect.signature(function)
-    *others, overrides = signature.parameters.values()
-    assert overrides.kind is overrides.VAR_KEYWORD
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind.__forward_arg__)
-        for name, kind in StoreOptionsDict.__annotations__.items()
-    ]
-    vars(function)["__signature__"] = signature.replace(parameters=[*others, *options])
-    return function
 
 
 @lists_options

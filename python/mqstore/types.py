@@ -161,6 +161,72 @@ class StoreOptionsDict(TypedDict, total=False):
     """The fields of `StoreOptions`, as keyword arguments of `mqstore.open`.
 
     If your own function passes them on, declare `**options: Unpack[StoreOptionsDict]`.
+
+    Args:
+        recovery: what an open for writing does about damage other than a torn tail: `"strict"` raises `CorruptionError`
+            and changes nothing, `"salvage"` continues after the damage with a `StoreWarning`, `"read-only"` opens the
+            store for reading. Default: `"strict"`. Bounds: `"strict"`, `"salvage"`, `"read-only"`.
+        segment_size: size of a segment of the commit log. Unit: bytes. Default: 1 GiB. Bounds: 4 KiB to 2 GiB - 1.
+        queue_file_entries: number of units in a file of a consume queue. Unit: entries. Default: 300,000. Bounds: 1 to
+            50,000,000.
+        index_slots: number of hash slots in an index file. Unit: slots. Default: 5,000,000. Bounds: 1 to 400,000,000.
+        index_entries: number of entries in an index file. Unit: entries. Default: 20,000,000. Bounds: 2 to 80,000,000.
+        durability: when `append` returns: after a sync (`"sync"`), after a copy to the mapped file, which a kill of the
+            process does not lose (`"async"`, `"manual"`), or after a copy to memory (`"pooled"`). Default: `"async"`.
+            Bounds: `"sync"`, `"async"`, `"manual"`, `"pooled"`.
+        visibility: what readers see: every append that returned, or only what is durable; always `"durable"` with
+            `durability="sync"`. Default: `"appended"`. Bounds: `"appended"`, `"durable"`.
+        flush_interval: time between two syncs by the background. Unit: seconds. Default: 0.5 s. Bounds: 1 ms to 1 h.
+        record_crc: whether new records carry RocketMQ's checksum of the whole record. Default: `True`.
+        max_message_size: largest body of a message, before a compression. Unit: bytes. Default: 4 MiB. Bounds: 10 to 1
+            GiB.
+        compression: how appends compress bodies; `None` and `"none"` store them uncompressed. Default: `None`. Bounds:
+            `"zstd"`, `"lz4"`, `"zlib"`, `"none"`.
+        compress_over: bytes that a body needs to be compressed. Unit: bytes. Default: 4 KiB. Bounds: 0 to 1 GiB.
+        default_queues: number of queues of a topic that an append creates. Unit: queues. Default: 1. Bounds: 1 to
+            65,536.
+        auto_create_topics: whether an append to an unknown topic creates the topic. Default: `True`.
+        retention: age of its last message at which a segment is deleted; `None` sets no limit. Unit: seconds. Default:
+            `None`. Bounds: 1 ms or more.
+        retention_policy: which segments of this age are deleted: those whose messages all groups have finished, or all
+            of them. Default: `"finished"`. Bounds: `"finished"`, `"time"`.
+        group_timeout: time after which a group that finishes nothing no longer keeps segments; `None` is never. Unit:
+            seconds. Default: `None`. Bounds: 1 ms or more.
+        retention_bytes: total size of all segments above which the oldest ones are deleted, even with unfinished
+            messages; `None` sets no limit. Unit: bytes. Default: `None`. Bounds: 1 or more.
+        max_bytes: largest total size of all segments: an append that needs another segment raises `QuotaFull`; at least
+            one segment; `None` sets no limit. Unit: bytes. Default: `None`. Bounds: 1 or more.
+        delete_when: hours of the local day in which segments are deleted by age. Default: `"*"`. Bounds: hours 0 to 23
+            with `;` between them, or `"*"`.
+        disk_clean_ratio: used share of a disk above which segments are deleted by age at any hour, if a retention is
+            set; `None` turns the rule off. Unit: share. Default: `None`. Bounds: 0 to 1.
+        disk_force_ratio: used share of a disk above which the oldest segments are deleted whatever their age, if a
+            retention is set; `None` turns the rule off. Unit: share. Default: `None`. Bounds: 0 to 1.
+        disk_refuse_ratio: used share of a disk above which appends raise `DiskFullError`; `None` refuses them only
+            while less than the reserve is free. Unit: share. Default: `None`. Bounds: 0 to 1.
+        secure_wipe: whether a segment is overwritten with zeros before it is removed. Default: `False`.
+        expire_uncompacted: whether a segment is deleted although it holds the only copy of keyed messages of a
+            compaction topic. Default: `False`.
+        compaction_interval: time between two checks by the background, which then compacts topics that have changed
+            enough; `None` leaves compaction to your calls. Unit: seconds. Default: `None`. Bounds: 1 ms to 365 d.
+        compaction_feed: whether the background copies new messages of compaction topics to the compaction files.
+            Default: `True`.
+        delay_levels: the delay of each delay level, level 1 first, which the store remembers; `None` takes the
+            remembered ones, or RocketMQ's 18 levels. Default: `None`. Bounds: 1 to 256 levels of 0 to 36,500 d, in
+            whole seconds.
+        commit_log_paths: folders that get new segments in turn, which the store remembers; empty takes the remembered
+            ones, or `commitlog`. Default: `()`.
+        derived_path: folder on another disk for `consumequeue` and `index`, which become symbolic links; `None` changes
+            nothing. Default: `None`.
+        dledger_end: last entry that is read of the log of a broker with DLedger: the last one that the checkpoint of
+            DLedger or a queue calls committed, or the last one that is written. Default: `"queues"`. Bounds:
+            `"committed"`, `"queues"`, `"all"`.
+        on_event: function that the store calls with each `StoreEvent`, in a thread of the store. Default: `None`.
+        before_delete: function that the store calls before it deletes a segment: `None` or `True` allows it, `False`
+            keeps the segment until the next pass, a duration keeps it that long. Default: `None`.
+        store_host: address that records get as store host and born host. Default: `"127.0.0.1:10911"`. Bounds:
+            `ip:port` or `[v6]:port`, port 0 to 65,535.
+        advanced: the `BrokerOptions`; the argument replaces all of them. Default: `BrokerOptions()`.
     """
 
     recovery: Recovery

@@ -113,7 +113,10 @@ def test_types_and_effects_of_options(option: dataclasses.Field[Any]) -> None:
 def test_units_defaults_bounds_and_settings_of_options() -> None:
     """The script that writes the tables has nothing to change."""
     page = (DOCS / "options.md").read_text()
-    assert options_page().updated(page) == page, "run .venv/bin/python tools/options_page.py"
+    tool = options_page()
+    assert tool.updated(page) == page, "run .venv/bin/python tools/options_page.py"
+    source = (SOURCES / "mqstore" / "types.py").read_text()
+    assert tool.with_help(source, page) == source, "run .venv/bin/python tools/options_page.py"
 
 
 def test_the_script_sees_changes_of_options() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -89,12 +90,24 @@ def test_keywords_of_open_are_the_fields() -> None:
     assert keywords == {field.name: field.type for field in dataclasses.fields(StoreOptions)}
 
 
-@pytest.mark.parametrize("function", [mqstore.open, mqstore.aio.open, testing.open])
-def test_completion_lists_the_options(function: Any) -> None:
+@pytest.mark.parametrize(
+    ("function", "defaults"),
+    [(mqstore.open, StoreOptions()), (mqstore.aio.open, StoreOptions()), (testing.open, testing.SMALL)],
+)
+def test_completion_lists_the_options(function: Any, defaults: StoreOptions) -> None:
     """`inspect.signature` is what `help` and the completion of a shell read."""
-    shown = inspect.signature(function).parameters.values()
-    kinds = {each.name: each.annotation for each in shown if each.default is ...}
-    assert kinds == {field.name: field.type for field in dataclasses.fields(StoreOptions)}
+    fields = dataclasses.fields(StoreOptions)
+    shown = list(inspect.signature(function).parameters.values())[-len(fields) :]
+    assert [(each.name, each.annotation) for each in shown] == [(field.name, field.type) for field in fields]
+    assert repr(shown.pop().default) == "BrokerOptions()"
+    assert [repr(each.default) for each in shown] == [repr(getattr(defaults, each.name)) for each in shown]
+
+
+@pytest.mark.parametrize("thing", [mqstore.open, mqstore.aio.open, testing.open, StoreOptions])
+def test_help_describes_each_option(thing: Any) -> None:
+    """`tools/options_page.py` writes the texts; tests/python/test_api_pages.py checks their defaults and bounds."""
+    described = re.findall(r"^    (\w+): \S", (inspect.getdoc(thing) or "").partition("\nOptions:\n")[2], re.MULTILINE)
+    assert described == [field.name for field in dataclasses.fields(StoreOptions)]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import itertools
 import pickle
@@ -153,6 +154,11 @@ PUBLIC = {
     "verify",
 }
 
+
+def shown_default(field: dataclasses.Field[Any]) -> str:
+    return "BrokerOptions()" if field.default is dataclasses.MISSING else repr(field.default)
+
+
 SIGNATURES = {
     "repair": "(path, *, output=None, in_place=False, dry_run=False, options=None, progress=None, target_options=None)",
     "Store.snapshot": "(self, dest, *, progress=None, target_options=None)",
@@ -163,7 +169,7 @@ SIGNATURES = {
     "Store.rebuild": "(self, *, progress=None)",
     "open": "(path, mode='r', *, options=None, progress=None, lock_timeout=0, "
     "storage_options=None, cache=None, cache_size=1073741824, archive=None, archive_options=None, "
-    + ", ".join(f"{name}=Ellipsis" for name in mqstore.types.StoreOptionsDict.__annotations__)
+    + ", ".join(f"{field.name}={shown_default(field)}" for field in dataclasses.fields(mqstore.StoreOptions))
     + ")",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
     "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=(), "

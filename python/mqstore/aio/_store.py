@@ -23,8 +23,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 import mqstore
+from mqstore._help import lists_options
 from mqstore._remote.place import CACHE_BYTES
-from mqstore._store import lists_options, lock_pauses
+from mqstore._store import lock_pauses
 from mqstore._times import seconds_of
 from mqstore.aio import _bridge
 from mqstore.aio._archive import StoreArchive

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import mqstore
 from mqstore import _native
-from mqstore._store import lists_options, opened
+from mqstore._help import lists_options
+from mqstore._store import opened
 from mqstore._times import milliseconds_of, seconds_from, time_of
 
 if TYPE_CHECKING:
@@ -142,7 +144,7 @@ class Faults:
         return f"<mqstore.testing.Faults: {state}>"
 
 
-@lists_options
+@partial(lists_options, defaults=SMALL)
 def open(  # noqa: A001 - the name of `mqstore.open`
     path: StorePath,
     mode: Mode = "create",
@@ -166,7 +168,8 @@ def open(  # noqa: A001 - the name of `mqstore.open`
         options: options of the store; None is `SMALL`.
         progress: as for `mqstore.open`.
         lock_timeout: as for `mqstore.open`; it takes real time.
-        overrides: single options by name; they replace those in `options`.
+        overrides: single options by name; they replace those in `options`. The sizes of files in `SMALL` are smaller
+            than the defaults below.
 
     Raises:
         As `mqstore.open`.

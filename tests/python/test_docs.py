@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import run
 
 import pytest
+
+import mqstore
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +25,7 @@ def blocks(page: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "printed"),
     [
+        ("docs/index.md", ["resize cat.png"]),
         (
             "docs/asyncio.md",
             [
@@ -121,3 +126,52 @@ def test_the_blocks_of_the_page_about_tests_are_tests(tmp_path: Path) -> None:
     done = run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout
     assert "14 passed" in done.stdout
+
+
+FRAMEWORKS = """
+import pytest
+
+
+def test_flask() -> None:
+    pytest.importorskip("flask")
+    from flask_shop import app
+
+    assert app.test_client().post("/orders/5").json["offset"] >= 0
+
+
+def test_django() -> None:
+    django = pytest.importorskip("django")
+    from django.conf import settings
+    from django.test import Client
+
+    settings.configure(ROOT_URLCONF="views", ALLOWED_HOSTS=["testserver"])
+    django.setup()
+    assert Client().post("/orders/6").json()["offset"] >= 0
+
+
+def test_celery() -> None:
+    pytest.importorskip("celery")
+    from tasks import announce
+
+    assert announce.apply(args=(7,)).get() >= 0
+"""
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_page_about_web_applications_run(tmp_path: Path) -> None:
+    """A framework that is not installed is skipped. All others use one store."""
+    page = (ROOT / "docs/web.md").read_text()
+    for name, program in re.findall(r'^```python title="(\S+)"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(program)
+    if not all(map(find_spec, ("fastapi", "httpx"))):
+        (tmp_path / "test_shop.py").unlink()
+    (tmp_path / "test_frameworks.py").write_text(FRAMEWORKS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_mqstore", "-p", "no:cacheprovider", "."]
+    environment = {
+        **os.environ,
+        "STORE": str(tmp_path / "store"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
+    done = run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout
+    assert mqstore.info(tmp_path / "store").clean

@@ -28,6 +28,7 @@ from mqstore.cli.options import (
     Directory,
     LockTimeout,
     NoArchive,
+    OnDamage,
     ReportForm,
     Since,
     Topics,
@@ -79,6 +80,7 @@ def export(
     dledger_end: Annotated[
         DledgerEnd, typer.Option("--dledger-end", help="For a directory of DLedger: the last exported entry.")
     ] = "queues",
+    on_damage: OnDamage = "raise",
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> None:
@@ -107,6 +109,7 @@ def export(
             waiting=waiting,
             keep_offsets=keep_offsets,
             dledger_end=dledger_end,
+            on_damage=on_damage,
             progress=bar,
         )
         done = when_unlocked(wait, run)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mqstore._admin.export.formats import ExportFormat, Waiting
     from mqstore._admin.export.run import Place
     from mqstore._reports import ExportReport, Progress
-    from mqstore.types import DledgerEnd, Filter, Keys, StorePath, Time
+    from mqstore.types import DledgerEnd, Filter, Keys, OnDamage, StorePath, Time
 
 
 def export(
@@ -49,6 +49,7 @@ def export(
     cache_size: int = CACHE_BYTES,
     target_options: Mapping[str, Any] | None = None,
     dledger_end: DledgerEnd = "queues",
+    on_damage: OnDamage = "raise",
 ) -> ExportReport:
     """Writes messages of the directory `path` to a file, to another store, or to a URL.
 
@@ -95,6 +96,8 @@ def export(
         target_options: only if `dest` is a URL: credentials and settings of its transport, as `storage_options`.
         dledger_end: only for a directory of a broker that ran with DLedger: the last entry that is exported, see
             `StoreOptions.dledger_end`.
+        on_damage: behaviour at a damaged record of the topics, as for `scan`. A call that ended with the error resumes
+            with `"skip"`.
 
     Returns:
         The report, with the numbers of records that were left out.
@@ -105,6 +108,7 @@ def export(
         ResultExistsError: the URL `dest` has another result or other objects.
         RemoteStoreError: results cannot be written to this kind of URL.
         StorePermissionError, StoreIOError: a request failed.
+        CorruptionError: a record is damaged, and `on_damage` is `"raise"`.
         InvalidMessageError: for stores: a message cannot be copied.
         MissingPackageError: Parquet and Arrow need pyarrow.
         StoreLockedError: for stores: another process has `dest` open for writing.
@@ -121,6 +125,7 @@ def export(
         filter=filter,
         columns=columns,
         body_matches=body_matches,
+        on_damage=on_damage,
     )
     _native.scan_schema(request)
     _native.watch_forks()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mqstore._admin.export.counts import Counts
     from mqstore._admin.export.partial import Partial
     from mqstore._reports import Progress
-    from mqstore.types import DledgerEnd, Filter, Keys, Time
+    from mqstore.types import DledgerEnd, Filter, Keys, OnDamage, Time
 
 Place: TypeAlias = "tuple[str | _native.RemoteDirectory, DledgerEnd]"
 """Directory or URL, and the last Raft entry that is read."""
@@ -35,6 +35,7 @@ def export_request(
     filter: Filter | None = None,
     columns: Iterable[str] | None = None,
     body_matches: str | None = None,
+    on_damage: OnDamage = "skip",
 ) -> dict[str, Any]:
     """Returns the request for the native scan of an export; the arguments are those of `export`."""
     request = request_of(
@@ -46,6 +47,7 @@ def export_request(
         columns=columns,
         batch_size=BATCH_ROWS,
         body="binary",
+        on_damage=on_damage,
         threads=None,
     )
     return {**request, "body_matches": body_matches}
@@ -114,7 +116,8 @@ class Export:
 
     def _choice(self) -> dict[str, Any]:
         """Returns the arguments that select the messages and their form."""
-        shared = {name: value for name, value in self._request.items() if name != "threads"}
+        # An export that ended at damage can resume with on_damage="skip".
+        shared = {name: value for name, value in self._request.items() if name not in ("threads", "on_damage")}
         mine = {
             "keep_waiting": self._keep_waiting,
             "keep_offsets": self._keep_offsets,

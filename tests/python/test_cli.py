@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 import mqstore
 import rocketmq_bytes as raw
 from conftest import SMALL, Cli, python, tree_hash
-from mqstore.cli.errors import error_text
+from mqstore.cli.errors import _ADVICE, error_text
 from mqstore.cli.messages.follow import Tail
 
 NAMES = [
@@ -599,5 +600,45 @@ def test_errors_name_the_options_of_the_command_line(
     assert done.stderr.endswith("exists already; pass --overwrite to replace a file\n")
     full = error_text(mqstore.DiskFullError("/s", "growing it"))
     assert full == "/s: no space left on the device while growing it: free space on the disk, then try again"
-    absent = cli("info", home / "absent")
-    assert absent.stderr.endswith("check the path, or create a store there (mqstore append --create)\n")
+    advice = "check the path, or create a store there (mqstore append --create)\n"
+    for verb in (["info", home / "absent"], ["info", home / "absent", home]):
+        assert advice in cli(*verb).stderr
+    named = {
+        ("export", home, tmp_path / "new.jsonl", "--keep-offsets"): "--keep-offsets is for stores;",
+        ("export", home, tmp_path / "new.txt"): "unknown ending; choose a format, one of jsonl,",
+        ("topic", "create", home, "new", "--attribute", "queue.typ=x", "--lock-timeout", "0"): "locked by process",
+    }
+    for arguments, text in named.items():
+        assert text in cli(*arguments, env={**os.environ, "COLUMNS": "200"}).stderr
+    store.close()
+    assert cli("topic", "create", home, "new", "--attribute", "a=x").stderr.startswith("mqstore: --attribute: no ")
+    assert cli("topic", "create", home, "new", "--max-messages", "1").returncode == 0
+    cli("append", home, "new", "--body", "x")
+    full = cli("append", home, "new", "--body", "x").stderr
+    assert full.endswith("or set a larger quota with mqstore topic alter --max-messages\n")
+    (tmp_path / "large").write_bytes(bytes(5 << 20))
+    assert cli("append", home, "orders", tmp_path / "large").stderr.endswith("the limit is 4194304: send less\n")
+
+
+def test_errors_about_damage_advise_verbs(home: Path, cli: Cli) -> None:
+    """A program of Python can open the store with other options; the command line has verbs."""
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append_many("orders", [bytes(3000)] * 40)
+    last = max((home / "commitlog").iterdir())
+    last.rename(home / "away")
+    done = cli("append", home, "orders", "--body", "x")
+    assert done.returncode == 3
+    assert done.stderr.endswith("put the missing files back, or read the rest with a verb that only reads\n")
+    (home / "away").rename(last)
+    shutil.rmtree(home / "mqstore" / "meta")
+    done = cli("append", home, "orders", "--body", "x")
+    assert done.returncode == 3
+    assert "use a verb that only reads, or run mqstore repair, which continues" in done.stderr
+
+
+def test_each_advice_of_python_is_in_a_text() -> None:
+    root = Path(__file__).parents[2]
+    files = [*(root / "python/mqstore").rglob("*.py"), *(root / "rust").rglob("src/**/*.rs")]
+    texts = re.sub(r"\\\n\s*", "", "\n".join(file.read_text() for file in files)).replace('\\"', '"')
+    for advice, _ in _ADVICE:
+        assert re.search(advice.removesuffix("$"), texts), advice

@@ -246,12 +246,12 @@ def test_a_read_only_file_system_is_named_with_its_remedy(small_disk: Disk, cli:
     for path, mode in ((home, "rw"), (new, "create")):
         with pytest.raises(mqstore.StoreIOError) as raised:
             mqstore.open(path, mode)  # type: ignore[arg-type]
-        remedy = 'open the store with mode "r", or choose a folder on a file system that is not read-only'
-        check(last_line(raised.value), str(path), "Read-only file system", remedy)
+        remedy = "or choose a folder on a file system that is not read-only"
+        check(last_line(raised.value), str(path), "Read-only file system", f'open the store with mode "r", {remedy}')
         done = cli("append", path, "t", "--body", "x", "--create")
         assert done.returncode == 3
         (line,) = done.stderr.splitlines()
-        check(line, f"mqstore: {path}", "Read-only file system", remedy)
+        check(line, f"mqstore: {path}", "Read-only file system", f"use a verb that only reads, {remedy}")
     with mqstore.open(home) as store:
         assert store.count("t") == 1
 

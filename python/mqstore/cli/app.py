@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 import mqstore
 from mqstore.cli import render
+from mqstore.cli.errors import name_options_of
 from mqstore.cli.status import CLEAN, abandon_stdout
 
 P = ParamSpec("P")
@@ -74,6 +75,7 @@ def verb(name: str | None = None, group: typer.Typer = app) -> Callable[[Callabl
     def register(work: Callable[P, int | None]) -> Callable[P, None]:
         @functools.wraps(work)
         def command(*args: P.args, **kwargs: P.kwargs) -> None:
+            name_options_of(work)
             try:
                 status = work(*args, **kwargs) or CLEAN
                 sys.stdout.flush()

@@ -15,6 +15,7 @@ from mqstore._archive.place import ArchivePlace
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import verb
+from mqstore.cli.errors import error_text
 from mqstore.cli.options import (
     BrokerConf,
     ListOnly,
@@ -97,7 +98,7 @@ def _opened(directory: str, target: str, *, configure: bool, wait: float) -> mqs
     except mqstore.StoreLockedError as error:
         if configure:
             raise
-        render.note_later(f"{error}; so the retention of the store does not know what was archived")
+        render.note_later(f"{error_text(error)}; so the retention of the store does not know what was archived")
         return mqstore.open(directory)
 
 

@@ -1,27 +1,82 @@
-"""Texts of errors on the command line: with its options, where the text of an error names those of Python."""
+"""Texts of errors on the command line: with the options of the verb, where an error names arguments of Python."""
 
 from __future__ import annotations
 
-from mqstore.errors import DiskFullError, StoreLockedError
+import re
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from mqstore.errors import DiskFullError, InvalidOptionError, StoreLockedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # What errors advise in Python, and the same on the command line.
-_ADVICE = {
-    '(mode "create", or mqstore append --create)': "(mqstore append --create)",
-    'on_damage="skip" (--on-damage skip)': "--on-damage skip",
-    'on_damage="skip"': "--on-damage skip",
-    "overwrite=True": "--overwrite",
-    "on_missing='skip'": "--on-missing skip",
-}
+_ADVICE = (
+    (r'mode "create", or ', ""),
+    (r'(?:open|read) the store with mode "r"', "use a verb that only reads"),
+    (r'with mode "r"', "with a verb that only reads"),
+    (r'(?:continue after [a-z ]+|open it) with recovery[= ]"salvage"', "run mqstore repair"),
+    (r"(?:, or )?(?:open|create) the store with a larger \w+$", ""),
+    (r", or name the other folders of the log in commit_log_paths", ""),
+    (r"\bupdate_topic$", "mqstore topic alter --max-messages"),
+    (r"\buse force$", "use --force"),
+    (r" \(--on-damage skip\)", ""),
+)
+_ARGUMENT = re.compile(r"""\b([a-z_]+)=(?:True\b|"(\w+)"|'(\w+)')""")
+_NAME = re.compile(r"(?<![\w/.-])[a-z]+_[a-z_]+\b")
+
+# The function of the verb that runs.
+_verbs: list[Callable[..., Any]] = []
+
+
+def name_options_of(work: Callable[..., Any]) -> None:
+    """Makes texts name the options of a verb from now on."""
+    _verbs[:] = [work]
 
 
 def error_text(error: Exception) -> str:
     """Returns the text of an error of mqstore or of the system."""
+    options = _options()
     if isinstance(error, StoreLockedError) and error.advice is None:
         error = StoreLockedError(error.path, error.pid, "close it there, or wait for it with --lock-timeout")
     if isinstance(error, DiskFullError):
         # An option of an open store.
         error = DiskFullError(error.path, error.action, error.reason, error.requested, error.free, option="")
     text = str(error)
-    for python, option in _ADVICE.items():
-        text = text.replace(python, option)
+    if isinstance(error, InvalidOptionError) and error.option in options:
+        text = f"{options[error.option]}: {error.reason}"
+    for python, instead in _ADVICE:
+        text = re.sub(python, instead, text)
+    text = _ARGUMENT.sub(lambda found: _spelled(found, options), text)
+    if type(error) is ValueError:
+        text = _NAME.sub(lambda found: options.get(found[0], found[0]), text)
     return text
+
+
+def error_text_of(store: str, error: Exception) -> str:
+    """Returns the text of an error of one store of several: with the store, if the error does not name it."""
+    text = error_text(error)
+    return text if store in text else f"{store}: {text}"
+
+
+def _spelled(argument: re.Match[str], options: dict[str, str]) -> str:
+    """Returns an argument of Python as an option, if the verb has it."""
+    name, *values = argument.groups()
+    value = next((f" {one}" for one in values if one), "")
+    return f"{options[name]}{value}" if name in options else argument[0]
+
+
+def _options() -> dict[str, str]:
+    """Returns the options of the verb by the names of its parameters."""
+    from typer.models import OptionInfo
+
+    found = {}
+    for work in _verbs:
+        for name, hint in get_type_hints(work, include_extras=True).items():
+            for info in getattr(hint, "__metadata__", ()):
+                if isinstance(info, OptionInfo):
+                    # In an annotation, typer keeps the first name as the default.
+                    names = (str(info.default), *(info.param_decls or ()))
+                    given = [text for text in names if text.startswith("--")]
+                    found[name] = given[0].partition("/")[0] if given else f"--{name.replace('_', '-')}"
+    return found

@@ -19,6 +19,7 @@ from mqstore._admin.export.formats import ExportFormat, Waiting
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import verb
+from mqstore.cli.errors import error_text
 from mqstore.cli.filters import Keys, Sql, Tags, chosen
 from mqstore.cli.options import (
     Archive,
@@ -269,7 +270,7 @@ class _usage:  # noqa: N801 - a context, not a class to anybody
     def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
         """Converts an error about an argument to a usage error."""
         if isinstance(error, mqstore.InvalidOptionError | mqstore.InvalidFilterError) or type(error) is ValueError:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(error_text(error)) from None
 
 
 def _print(report: mqstore.ExportReport | mqstore.ImportReport, form: Format) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mqstore._read.on_error import error_text
 from mqstore._remote.glob import is_pattern
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
+from mqstore.cli.errors import error_text_of
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, ReportOnly, Topics, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, FAILED, PROBLEMS
@@ -187,5 +187,5 @@ def _on_error(directories: list[str]) -> OnError:
 def _status(found: jobs.Reports[Any], status: int) -> int:
     """Prints the stores that failed, and returns the exit status of the verb."""
     for path, error in found.failures:
-        render.note(error_text(path, error))
+        render.note(error_text_of(path, error))
     return FAILED if found.failures else status

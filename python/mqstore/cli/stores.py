@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore._read.on_error import FAILURES, error_text
+from mqstore._read.on_error import FAILURES
 from mqstore._remote.glob import expanded, is_pattern, shown
 from mqstore._reports import json_form
 from mqstore.cli import render
+from mqstore.cli.errors import error_text_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, FAILED
 
@@ -58,7 +59,7 @@ class Stores:
                 worst = FAILED
                 # The note follows the results before it if both go to one file.
                 sys.stdout.flush()
-                render.note(error_text(name, error))
+                render.note(error_text_of(name, error))
             sys.stdout.flush()
             render.print_notes()
         if self._form is Format.JSON:

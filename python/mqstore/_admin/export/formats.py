@@ -26,7 +26,7 @@ def format_of(path: Path | str, format: str | None) -> str:
     found = ENDINGS.get(PurePosixPath(path).suffix.lower()) if format is None else format
     if found is None:
         formats = ", ".join(_FORMATS)
-        raise ValueError(f"{path}: unknown ending; give format= (on the command line --to or --from), one of {formats}")
+        raise ValueError(f"{path}: unknown ending; choose a format, one of {formats}")
     if found not in _FORMATS:
         raise ValueError(f"format must be one of {', '.join(_FORMATS)}, not {format!r}")
     return found

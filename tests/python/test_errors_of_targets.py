@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,37 @@ def test_a_full_target_is_named(verb: str, large: Path, tmp_path: Path) -> None:
     assert str(raised.value).startswith(f"{target}: no space left on the device while ")
     assert str(raised.value).endswith(": free space on the disk, then try again")
     assert ".partial" not in str(raised.value)
+
+
+@pytest.mark.parametrize("verb", ["rebuild", "repair", "import", "compact"])
+def test_a_change_of_a_directory_names_no_option(verb: str, tmp_path: Path) -> None:
+    """It takes none that makes the store smaller."""
+    if (reason := obstacle("tmpfs")) is not None:
+        pytest.skip(reason)
+    rows = tmp_path / "rows.jsonl"
+    disk = Disk(tmp_path, "tmpfs", 8 << 20)
+    home = disk.path / "store"
+    calls: dict[str, Callable[[], object]] = {
+        "rebuild": lambda: mqstore.rebuild(home),
+        "repair": lambda: mqstore.repair(home, in_place=True),
+        "import": lambda: mqstore.import_(home, rows),
+        "compact": lambda: mqstore.compact(home, in_place=True),
+    }
+    try:
+        with mqstore.open(home, "create", segment_size=1 << 20) as store:
+            store.create_topic("prices", attributes={"cleanup.policy": "COMPACTION"})
+            store.append_many("prices", [mqstore.Message(bytes(50_000), keys=f"k{number}") for number in range(19)])
+        mqstore.export(home, rows)
+        if verb == "repair":
+            shutil.rmtree(home / "consumequeue")
+        disk.fill()
+        with pytest.raises(mqstore.DiskFullError) as raised:
+            calls[verb]()
+    finally:
+        disk.remove()
+    assert raised.value.option == ""
+    assert raised.value.path.startswith(str(home))
+    assert str(raised.value).endswith(": free space on the disk, then try again")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mqstore import _native
+from mqstore._admin.files import creating, scratch, without_options
 from mqstore._paths import home_of, shown_url, target_url, text_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import count_of
@@ -131,9 +131,10 @@ def rebuild(
     chosen = options or StoreOptions()
     tuned = replace(chosen.advanced, dispatch_threads=threads)
     form = native_form(chosen if threads is None else replace(chosen, advanced=tuned))
-    return RebuildReport._timed(
-        lambda: _native.rebuild(home, form, dry_run, native_progress(progress)), dry_run=dry_run
-    )
+    with without_options():
+        return RebuildReport._timed(
+            lambda: _native.rebuild(home, form, dry_run, native_progress(progress)), dry_run=dry_run
+        )
 
 
 def repair(
@@ -187,7 +188,6 @@ def repair(
             the repair would lose a message that can be read now.
         DiskFullError: no space for the copies.
     """
-    from mqstore._admin.files import creating
     from mqstore._options import StoreOptions, native_form
     from mqstore._reports import RepairReport, native_progress
 
@@ -205,7 +205,7 @@ def repair(
     if target is not None:
         must_be_new(target)
     form, tell = native_form(options or StoreOptions()), native_progress(progress)
-    with nullcontext() if target is None else creating(target):
+    with without_options() if target is None else creating(target):
         found = _native.repair(home, form, target, dry_run, tell)
     return RepairReport._of(home, target, dry_run, found)
 
@@ -245,7 +245,6 @@ def compact(
         InvalidOptionError: an option is out of bounds.
     """
     from mqstore._admin import compaction
-    from mqstore._admin.files import creating
     from mqstore._reports import CompactionReport
 
     if (output is None) == (not in_place) and not (options.get("dry_run") and output is None):
@@ -260,7 +259,8 @@ def compact(
 
         return make_at_url(url, target_options, make, dry_run=bool(options.get("dry_run")))
     if output is None:
-        return CompactionReport._from_json(_native.compaction_run(home, chosen, *request, tell))
+        with without_options():
+            return CompactionReport._from_json(_native.compaction_run(home, chosen, *request, tell))
     copy = text_of(output)
     must_be_new(copy)
     with creating(copy):
@@ -274,7 +274,6 @@ def make_at_url(
     """Publishes a store that `make` creates in a new folder; in a dry run, only calls `make`. Returns its report."""
     import json
 
-    from mqstore._admin.files import scratch
     from mqstore._publish.target import UPLOADS, result_target
 
     target = result_target(url, target_options, "write the copy to it")

@@ -32,6 +32,19 @@ def creating(target: Path | str, action: str = "writing it") -> Iterator[None]:
         raise named.with_traceback(error.__traceback__) from None
 
 
+@contextmanager
+def without_options() -> Iterator[None]:
+    """Makes a `DiskFullError` name no option: a call that changes a directory takes none that makes it smaller."""
+    try:
+        yield
+    except DiskFullError as error:
+        raise _without_option(error, error.path).with_traceback(error.__traceback__) from None
+
+
+def _without_option(error: DiskFullError, path: str) -> DiskFullError:
+    return DiskFullError(path, error.action, error.reason, error.requested, error.free, option="")
+
+
 def _naming(target: str, action: str, error: Exception) -> Exception | None:
     """Returns an error that names `target`; None if the error needs no other name."""
     if isinstance(error, OSError) and (full := _disk_full(target, action, error)) is not None:
@@ -53,7 +66,7 @@ def _disk_full(target: str, action: str, error: OSError) -> DiskFullError | None
     """Returns the error for a full disk of `target`; None for any other error."""
     if isinstance(error, DiskFullError):
         if f"{error.path}/".startswith((f"{target}/", f"{target}.")):
-            return DiskFullError(target, error.action, error.reason, error.requested, error.free, option="")
+            return _without_option(error, target)
         return None
     # The native module gives some errors of a full disk another number.
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore import _extras, _native
 from mqstore._admin.export.formats import ENDINGS, MOST_BODY, format_of
 from mqstore._admin.export.settings import Settings, is_settings, settings_of
+from mqstore._admin.files import without_options
 from mqstore._paths import home_of
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreError
@@ -108,7 +109,7 @@ def import_(
             topics[name] = topics.get(name, 0) + 1
         _check(places, messages)
     if not dry_run:
-        with _store.open(path, "create", options=options) as store:
+        with without_options(), _store.open(path, "create", options=options) as store:
             with settings.given_to(store):
                 _append(store, files, kind, topic, progress)
             store.flush()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mqstore import _native
 from mqstore._admin import compaction
+from mqstore._admin.files import without_options
 from mqstore._paths import home_of
 from mqstore._reports import RestoreReport
 from mqstore._store import opened_or_open
@@ -51,7 +52,7 @@ def restore_compaction(
     home = home_of(path, "restore it")
     chosen = compaction.topic_list(topics, one=True)
     request, tell = compaction.request(**options)
-    with opened_or_open(source) as other:
+    with opened_or_open(source) as other, without_options():
         return RestoreReport._from_json(_native.compaction_restore(home, other, (chosen, *request), tell))
 
 

@@ -269,14 +269,18 @@ class ResultExistsError(MQStoreError, FileExistsError):
 
 
 class ResultNotFoundError(MQStoreError, FileNotFoundError):
-    """A URL has no published result."""
+    """A URL has no published result, or a URL or folder no archive."""
 
     _errno = errno.ENOENT
 
     path: str
 
     def __init__(self, path: str) -> None:
-        text = f"{path}: no result is published here: check the URL, or write the result again"
+        # Only archives can be in a folder that is not named by a URL.
+        if "://" in path:
+            text = f"{path}: no result is published here: check the URL, or write the result again"
+        else:
+            text = f"{path}: no archive is here: check the path, or archive a store first"
         self._settle(text, path)
 
 

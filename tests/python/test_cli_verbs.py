@@ -425,7 +425,16 @@ def test_labels_are_words_and_empty_lists_are_dashes(filled: Path, cli: Cli) -> 
         labels = [line.partition("  ")[0] for line in cli(verb, filled).stdout.splitlines()]
         assert "log max offset" in labels
         assert not [label for label in labels if "_" in label]
-    assert re.search(r"^segments kept by +-$", cli("stats", filled).stdout, re.MULTILINE)
+    shown = cli("stats", filled).stdout
+    assert re.search(r"^segments kept by +-$", shown, re.MULTILINE)
+    assert re.search(r"^paced read +0 ms$", shown, re.MULTILINE)
+
+
+def test_an_upload_links_no_segments(filled: Path, tmp_path: Path, cli: Cli) -> None:
+    assert "linked segments" in cli("snapshot", filled, tmp_path / "copy").stdout
+    shown = cli("snapshot", filled, f"file://{tmp_path}/published").stdout
+    assert re.search(r"^copied segments +[1-9]", shown, re.MULTILINE)
+    assert "linked" not in shown
 
 
 def test_a_dry_run_of_a_repair_only_would_change_the_store(filled: Path, cli: Cli) -> None:

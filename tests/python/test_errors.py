@@ -33,6 +33,7 @@ SAMPLES: list[tuple[mqstore.MQStoreError, type[BaseException], str]] = [
     (mqstore.RemoteStoreError("a://b", "write", "no"), io.UnsupportedOperation, "a://b: cannot write: no"),
     (mqstore.ResultExistsError("a://b", "a result is there"), FileExistsError, "a://b: a result is there; choose"),
     (mqstore.ResultNotFoundError("a://b"), FileNotFoundError, "a://b: no result is published here"),
+    (mqstore.ResultNotFoundError("/a"), FileNotFoundError, "/a: no archive is here"),
     (
         mqstore.MissingPackageError("obstore", "mqstore[cloud]"),
         ImportError,

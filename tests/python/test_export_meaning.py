@@ -398,7 +398,7 @@ def test_the_command(tmp_path: Path, cli: Cli) -> None:
     done = cli("export", tmp_path / "a", tmp_path / "o.jsonl", "--waiting", "drop", "--format", "json")
     assert json.loads(done.stdout)["reasons"] == {"done": 4, "waiting": 2, "internal": 4}
     shown = cli("export", tmp_path / "a", tmp_path / "all.jsonl").stdout
-    assert "left out: done" in shown
+    assert "skipped: done" in shown
     assert cli("export", tmp_path / "a", tmp_path / "x.jsonl", "--waiting", "no").returncode == 2
 
 

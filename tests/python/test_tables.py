@@ -55,6 +55,13 @@ def test_reports_are_html_with_units(filled: Path, damaged: mqstore.VerifyReport
             assert Cells(report._repr_html_()).cells
 
 
+def test_html_of_a_dry_run_changes_nothing(filled: Path) -> None:
+    (filled / "consumequeue" / "orders" / "0" / f"{0:020d}").unlink()
+    cells = Cells(mqstore.repair(filled, dry_run=True)._repr_html_()).cells
+    assert cells[cells.index("would change") + 1] == "yes"
+    assert "changed" not in cells
+
+
 def test_html_is_escaped_and_limited() -> None:
     problem = mqstore.Problem("<b>", "a & b", None, "detail", "bad", "none")
     page = mqstore.VerifyReport(False, 0, 0, (problem,) * 250)._repr_html_()

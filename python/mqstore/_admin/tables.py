@@ -1,7 +1,7 @@
 """Reports as tables: values with units for people, HTML for notebooks, data frames of pandas and Polars.
 
 The names of the fields say the units: `bytes`, `bytes_*`, `*_bytes` and `*_size` are bytes, `*_timestamp` and `*_due`
-are epoch milliseconds, `seconds` and `*_seconds` are seconds.
+are epoch milliseconds, `seconds` and `*_seconds` are seconds, `*_ms` are milliseconds.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def label(name: str, *, dry_run: bool = False) -> str:
+    """Returns the name of a field for people, for whom the value has the unit."""
+    return "would change" if dry_run and name == "changed" else name.removesuffix("_ms").replace("_", " ")
+
+
 def human(name: str, value: object) -> object:
     """Returns the value of the field `name` for people: with its unit, `-` for None, "yes" or "no" for a bool."""
     if value is None:
@@ -64,6 +69,8 @@ def human(name: str, value: object) -> object:
         if isinstance(value, int):
             if name in _BYTES or name.startswith("bytes_") or name.endswith(_BYTES_ENDINGS):
                 return size(value)
+            if name.endswith("_ms"):
+                return duration(value / 1000)
             if name.endswith(_TIME_ENDINGS):
                 return moment(value)
     return value
@@ -74,7 +81,7 @@ def grid(items: Iterable[Any], names: Sequence[str], titles: Mapping[str, str]) 
 
     The columns are the fields `names`; their headings are these names, except those in `titles`.
     """
-    headings = [titles.get(name, name.replace("_", " ")) for name in names]
+    headings = [titles.get(name, label(name)) for name in names]
     return headings, [
         [human(name, one[name] if isinstance(one, dict) else getattr(one, name)) for name in names] for one in items
     ]
@@ -85,14 +92,16 @@ def html(values: dict[str, Any], title: str) -> str:
     simple = {name: value for name, value in values.items() if not isinstance(value, list | dict)}
     parts = [f"<strong>{escape(title)}</strong>"]
     if simple:
-        parts.append(_table((), [[name.replace("_", " "), human(name, value)] for name, value in simple.items()]))
+        is_dry = bool(values.get("dry_run"))
+        rows = [[label(name, dry_run=is_dry), human(name, value)] for name, value in simple.items()]
+        parts.append(_table((), rows))
     for name, value in values.items():
         if name in simple or not value:
             continue
         # The elements of a list have one type.
         items = _rows(values, name)
         headings, rows = grid(items[:_SHOWN_ROWS], tuple(items[0]), {name: ""})
-        parts.append(f"<p>{escape(name.replace('_', ' '))}</p>")
+        parts.append(f"<p>{escape(label(name))}</p>")
         parts.append(_table(headings, rows))
         if len(items) > _SHOWN_ROWS:
             parts.append(f"<p>{len(items) - _SHOWN_ROWS} more</p>")

@@ -20,7 +20,7 @@ class SnapshotReport(_Report):
     messages: int
     """Messages in its log."""
     linked_segments: int
-    """Segments that are hard links to files of the store; neither side changes them any more."""
+    """Segments that are hard links to files of the store; neither side changes them any more. 0 at a URL."""
     copied_segments: int
     """Segments that are separate files; if the file system supports it, they share blocks with the files of the
     store."""

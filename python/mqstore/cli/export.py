@@ -16,6 +16,7 @@ import typer
 
 import mqstore
 from mqstore._admin.export.formats import ExportFormat, Waiting
+from mqstore._paths import is_url
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import verb
@@ -232,7 +233,8 @@ def snapshot(
     """Copies the store to a new folder as it is now, even while another process writes it."""
     with mqstore.open(directory) as store, render.progress("copying") as bar:
         report = store.snapshot(output, progress=bar)
-    render.result(report, form)
+    # An upload links no file.
+    render.result(report, form, *(["linked_segments"] if is_url(output) else []))
 
 
 @contextmanager
@@ -277,7 +279,7 @@ def _print(report: mqstore.ExportReport | mqstore.ImportReport, form: Format) ->
     values = report.to_dict()
     if not render.machine(values, form):
         topics = values.pop("topics", None)
-        values.update({f"left out: {name}": count for name, count in values.pop("reasons", {}).items()})
+        values.update({f"skipped: {name}": count for name, count in values.pop("reasons", {}).items()})
         render.report(values)
         if topics:
             render.table(("topic", "messages"), list(topics.items()))

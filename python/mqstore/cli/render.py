@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mqstore import _native
-from mqstore._admin.tables import grid, human, moment
+from mqstore._admin.tables import grid, human, label, moment
 from mqstore._dicts import is_text, message_dict
 from mqstore._reports import json_form
 from mqstore.cli.status import CLEAN, USAGE
@@ -270,7 +270,7 @@ def result(found: _Report, form: Format, *but: str) -> None:
 
 def facts(values: dict[str, Any]) -> None:
     """Prints values in two columns, with the units of their names."""
-    pairs([(name.replace("_", " "), _fact(name, value)) for name, value in values.items()])
+    pairs([(label(name), _fact(name, value)) for name, value in values.items()])
 
 
 def report(values: dict[str, Any], *but: str) -> None:

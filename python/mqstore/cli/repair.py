@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import mqstore
-from mqstore._admin.tables import human
+from mqstore._admin.tables import human, label
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import verb
@@ -104,7 +104,7 @@ def _repair_report(report: mqstore.RepairReport, form: Format) -> None:
         render.note_dry_run()
     if render.machine(report, form):
         return
-    changed = "would change" if report.dry_run else "changed"
+    changed = label("changed", dry_run=report.dry_run)
     render.facts({"ok": report.ok, changed: report.changed, "messages": report.messages})
     if report.lost:
         render.listing(report.lost, "path", "offset", "bytes", "reason", "kept_as", path="lost in")
@@ -114,7 +114,7 @@ def _repair_report(report: mqstore.RepairReport, form: Format) -> None:
     if report.actions:
         render.table(("would be done" if report.dry_run else "done",), [(text,) for text in report.actions])
     if report.dry_run and report.problems:
-        render.note(f"{len(report.problems)} problems; mqstore verify lists them")
+        render.note(f"problems found: {len(report.problems)}; mqstore verify lists them")
     else:
         _problem_tables(report.problems)
 

@@ -134,4 +134,4 @@ def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:
     if report.topics:
         render.listing(report.topics, "topic", "messages", "floor", messages="hidden messages")
     render.listing(report.files, "kind", "path", "bytes", "first_offset", "last_offset", "reason", bytes="size")
-    render.facts({"files": len(report.files), "bytes": report.bytes, "log starts at": report.log_min_offset})
+    render.facts({"files": len(report.files), "bytes": report.bytes, "log_min_offset": report.log_min_offset})

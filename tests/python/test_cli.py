@@ -23,6 +23,7 @@ import rocketmq_bytes as raw
 from conftest import SMALL, Cli, python, tree_hash
 from mqstore.cli.errors import _ADVICE, error_text
 from mqstore.cli.messages.follow import Tail
+from mqstore.spark._locks import _BY_ANOTHER
 
 NAMES = [
     "topic", "queue_id", "queue_offset", "commit_log_offset", "size", "message_id", "unique_id", "keys", "tags",
@@ -598,6 +599,8 @@ def test_errors_name_the_options_of_the_command_line(
     done = cli("export", home, tmp_path / "out.jsonl")
     assert done.returncode == 3
     assert done.stderr.endswith("exists already; pass --overwrite to replace a file\n")
+    locked = error_text(mqstore.StoreLockedError("/s", 7, _BY_ANOTHER))
+    assert locked.endswith("Close the store there, or wait for it with --lock-timeout")
     full = error_text(mqstore.DiskFullError("/s", "growing it"))
     assert full == "/s: no space left on the device while growing it: free space on the disk, then try again"
     advice = "check the path, or create a store there (mqstore append --create)\n"

@@ -151,6 +151,9 @@ def test_the_verb(lost: Path, cli: Cli) -> None:
     other = str(lost.with_name("other"))
     assert cli("compact", str(lost), "--restore-from", other).returncode == 2
     assert cli("compact", str(lost), "--output", str(lost) + "-2", "--restore-from", other).returncode == 2
+    plan = cli("compact", str(lost), "--dry-run", "--restore-from", other).stdout
+    assert "queues to restore" in plan
+    assert "restored" not in plan
     done = cli("compact", str(lost), "--in-place", "--restore-from", other, "--format", "json")
     assert (done.returncode, len(json.loads(done.stdout)["queues"])) == (0, 2)
     again = cli("compact", str(lost), "--in-place", "--restore-from", other)

@@ -89,7 +89,8 @@ def _tell_restored(report: mqstore.RestoreReport, form: Format) -> int:
         titles = {"until": "lost before", "messages": "messages copied", "resumed": "copied before"}
         render.listing(report.queues, "topic", "queue_id", *titles, **titles)
         complete = len(report.skipped) - len(skipped)
-        render.pairs([("queues restored", len(report.queues)), ("queues complete", complete)])
+        restored = "queues to restore" if report.dry_run else "queues restored"
+        render.pairs([(restored, len(report.queues)), ("queues complete", complete)])
     return _tell_skipped(skipped, report.dry_run)
 
 

@@ -21,6 +21,7 @@ _ADVICE = (
     (r"\bupdate_topic$", "mqstore topic alter --max-messages"),
     (r"\buse force$", "use --force"),
     (r" \(--on-damage skip\)", ""),
+    (r", then start the job again", ", or wait for it with --lock-timeout"),
 )
 _ARGUMENT = re.compile(r"""\b([a-z_]+)=(?:True\b|"(\w+)"|'(\w+)')""")
 _NAME = re.compile(r"(?<![\w/.-])[a-z]+_[a-z_]+\b")

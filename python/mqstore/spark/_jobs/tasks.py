@@ -64,10 +64,10 @@ def tasks(
                         answer, is_error = work.call(verb, arguments, attempt, tells), False
                     except (MQStoreError, OSError) as error:
                         if not keeps:
-                            raise RuntimeError(f"{mark}{type(error).__name__}: {error}{work.hint(error)}") from None
+                            raise RuntimeError(f"{mark}{error}{work.hint(error)} ({type(error).__name__})") from None
                         # The driver may not have the classes of other libraries.
                         is_known = isinstance(error, MQStoreError) or type(error).__module__ == "builtins"
-                        kept = error if is_known else MQStoreError(f"{type(error).__name__}: {error}")
+                        kept = error if is_known else MQStoreError(f"{error} ({type(error).__name__})")
                         if advice := work.hint(error):
                             kept.add_note(advice.removeprefix("; "))
                         answer, is_error = pickle.dumps(kept), True

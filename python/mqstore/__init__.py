@@ -64,9 +64,9 @@ __all__ = [
     "StorePoisonedError", "StoreReadOnlyError", "StoreStats", "StoreTimeoutError", "StoreWarning", "StoredMessage",
     "Table", "TieredInfo", "TopicCopyReport", "TopicInfo", "TopicNotFoundError", "TopicQuota", "TopicRetention",
     "Transaction", "UndecidedInfo", "UnsupportedFormatError", "UnusedObject", "VerifyReport", "WorkQueue",
-    "WorkQueueCounts", "__version__", "clean", "compact", "copy_topic", "errors", "export", "fetch", "import_", "info",
-    "open", "open_logic_queues", "published", "rebuild", "repair", "restore_compaction", "scan", "sql", "types",
-    "verify",
+    "WorkQueueCounts", "WorkQueueInfo", "__version__", "clean", "compact", "copy_topic", "errors", "export", "fetch",
+    "import_", "info", "open", "open_logic_queues", "published", "rebuild", "repair", "restore_compaction", "scan",
+    "sql", "types", "verify",
 ]  # fmt: skip
 
 if "gevent.monkey" in _sys.modules:
@@ -78,7 +78,7 @@ _NAMES = {
     "_admin.import_": ("import_",),
     "_admin.info": (
         "DelayedInfo", "DledgerInfo", "DledgerTerm", "GroupInfo", "GroupOffset", "HourRate", "PartSize", "PoppedInfo",
-        "QueueRange", "StoreInfo", "TieredInfo", "TopicInfo", "UndecidedInfo",
+        "QueueRange", "StoreInfo", "TieredInfo", "TopicInfo", "UndecidedInfo", "WorkQueueInfo",
     ),
     "_admin.restore": ("restore_compaction",),
     "_archive.archive": ("Archive", "StoreArchive"),

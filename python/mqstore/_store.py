@@ -176,7 +176,6 @@ def opened(
     pauses = lock_pauses(lock_timeout)
     while True:
         try:
-            # The native module warns at the caller of the caller of this function.
             return Store._open(home, mode, chosen, progress, clock, faults)
         except StoreLockedError:
             if (pause := next(pauses, None)) is None:

@@ -19,7 +19,7 @@ from mqstore._admin import info as _info
 from mqstore._dicts import RESULT
 from mqstore._read import logic as _logic
 from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
-from mqstore.cli import bench, groups, progress, write
+from mqstore.cli import bench, groups, jobs, progress, write
 from mqstore.cli import logic as logic_verbs
 from mqstore.cli.info import settings
 from mqstore.cli.info import topics as topic_verbs
@@ -45,7 +45,8 @@ REPORTS: dict[str, type] = {
     "copy-topic": _reports.TopicCopyReport,
     "topic delete": write.DeletedTopic,
     "reclaim": _reports.ReclaimReport,
-    "dead-letter redrive": groups.Redriven,
+    "dead-letter delete": jobs.DeadLettersEnded,
+    "dead-letter redrive": jobs.DeadLettersEnded,
     "logic-queue list": logic_verbs.LogicTopics,
     "logic-queue export": logic_verbs.LogicExport,
 }
@@ -56,17 +57,18 @@ LISTS: dict[str, type] = {
     "group lag": progress.GroupTopicLag,
     "group lag --queues": progress.GroupLag,
     "group reset": groups.OffsetReset,
+    "jobs": jobs.WorkQueueJobs,
     "logic-queue lag": progress.GroupLag,
     "retention": _reports.TopicRetention,
     "topics": topic_verbs.TopicSummary,
 }
 _REPORT_MODULES = (archive, base, store, retention, damage, copies, compaction, published)
-_VERB_MODULES = (_info, _logic, bench, groups, logic_verbs, progress, settings, topic_verbs, write)
+_VERB_MODULES = (_info, _logic, bench, groups, jobs, logic_verbs, progress, settings, topic_verbs, write)
 _MODULES = (*_REPORT_MODULES, *_VERB_MODULES)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}
-MESSAGES = ("cat", "tail", "get", "lookup", "last", "dead-letter list")
+MESSAGES = ("cat", "tail", "get", "lookup", "last", "dead-letter list", "dead-letter show")
 
 
 def page() -> str:

@@ -389,3 +389,29 @@ def test_store_times_are_utc_now(store: mqstore.Store) -> None:
     assert abs(datetime.now(UTC) - message.store_time) < timedelta(seconds=10)
     assert abs(datetime.now(UTC) - message.born_time) < timedelta(seconds=10)
     assert message.store_time.tzinfo is UTC
+
+
+def test_a_body_of_json(store: mqstore.Store) -> None:
+    value = {"name": "Zoë", "tags": ["a", 1, None, True]}
+    text = '{"name":"Zoë","tags":["a",1,null,true]}'.encode()
+    queue = store.work_queue("jobs")
+    queue.put(json=value)
+    queue.put_nowait(json=value)
+    queue.put_many([mqstore.Message(json=value)])
+    store.append("orders", json=value, keys="k")
+    with store.transaction() as transaction:
+        transaction.append("orders", json=value)
+    bodies = [message.body for topic in ("jobs", "orders") for message in store.read(topic)]
+    assert bodies == [text] * 5
+    for message in store.read("orders"):
+        assert message.json() == value
+    assert mqstore.Message(json=0) == mqstore.Message(b"0")
+    for call in (store.append, store.transaction().append):
+        with pytest.raises(TypeError, match="give a body or json, and not both"):
+            call("orders")
+        with pytest.raises(TypeError, match="give a body or json, and not both"):
+            call("orders", b"", json=1)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        store.append("orders", json=b"x")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        store.append("orders", json=float("nan"))

@@ -386,6 +386,55 @@ def test_dead_letters_are_listed_and_redriven(home: Path, cli: Cli) -> None:
     assert json.loads(again.stdout)["dead_letters"] == 0
 
 
+def test_jobs_and_dead_letters_by_id(home: Path, cli: Cli) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        with store.work_queue("jobs", "mailers", max_attempts=1) as queue:
+            dead = [queue.put(b"dead %d" % number, keys="k") for number in range(3)]
+            for _ in dead:
+                queue.get().nack(reason="no such address")
+            held, later, ready = queue.put(b"held"), queue.put(b"later", delay=3600), queue.put(b"ready")
+            queue.get()
+        store.create_topic("idle")
+    done = cli("jobs", home, "--format", "json")
+    (found,) = json.loads(done.stdout)
+    assert {name: found[name] for name in ("group", "topic", "ready", "delayed", "leased", "dying", "dead")} == {
+        "group": "mailers", "topic": "jobs", "ready": 1, "delayed": 1, "leased": 1, "dying": 0, "dead": 3,
+    }  # fmt: skip
+    jobs = [(job["state"], job["message"]["unique_id"], job["attempts"]) for job in found["jobs"]]
+    assert jobs == [
+        ("ready", ready.unique_id, 0), ("delayed", later.unique_id, 0), ("leased", held.unique_id, 1),
+        *(("dead", one.unique_id, 1) for one in dead),
+    ]  # fmt: skip
+    assert {job["reason"] for job in found["jobs"] if job["state"] == "dead"} == {"no such address"}
+    assert 3_500_000 < found["jobs"][1]["due_timestamp"] - found["jobs"][1]["message"]["store_timestamp"] <= 3_600_000
+    shown = cli("jobs", home, "jobs", "--state", "dead", "--limit", 1)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "no such address" in shown.stdout
+    assert dead[0].unique_id in shown.stdout
+    assert dead[1].unique_id not in shown.stdout
+    none = cli("jobs", home, "idle")
+    assert (none.returncode, none.stderr) == (1, "mqstore: the topic idle has no work queue and no dead letters\n")
+    assert cli("jobs", home, "nothing").returncode == 3
+    told = cli("get", home, dead[0].unique_id).stderr
+    assert re.search(r"group mailers made it a dead letter at .* after 1 deliveries; reason: no such address", told)
+    assert "reason" in cli("dead-letter", "show", home, dead[0].message_id, "--format", "table").stdout
+    unknown = cli("dead-letter", "show", home, "x")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "no dead letter has the id x" in unknown.stderr
+    wrong = cli("dead-letter", "delete", home, "mailers", "x", "--yes")
+    assert wrong.returncode == 2
+    assert "group mailers has no dead letter with the id x" in wrong.stderr
+    assert cli("dead-letter", "delete", home, "mailers", dead[1].unique_id).returncode == 2
+    ended = cli("dead-letter", "delete", home, "mailers", dead[1].unique_id, "--yes", "--format", "json")
+    assert json.loads(ended.stdout) == {"group": "mailers", "dead_letters": 1, "dry_run": False}
+    ended = cli("dead-letter", "redrive", home, "mailers", dead[2].message_id, "--yes", "--format", "json")
+    assert json.loads(ended.stdout) == {"group": "mailers", "dead_letters": 1, "dry_run": False}
+    assert bodies(cli("dead-letter", "list", home)) == ["dead 0"]
+    (found,) = json.loads(cli("jobs", home, "--format", "json").stdout)
+    assert (found["ready"], found["dead"]) == (2, 1)
+    assert cli("dead-letter", "redrive", home, "mailers", "x", "--limit", 1).returncode == 2
+
+
 # Units, dry runs, advice and notes.
 
 
@@ -572,8 +621,8 @@ def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
             yield name
 
     assert sorted(verbs(typer.main.get_command(app), "")) == [
-        *("append", "archive", "compact", "copy-topic", "dead-letter redrive", "expire", "export", "group reset"),
-        *("import", "rebuild", "reclaim", "repair", "retention"),
+        *("append", "archive", "compact", "copy-topic", "dead-letter delete", "dead-letter redrive", "expire"),
+        *("export", "group reset", "import", "rebuild", "reclaim", "repair", "retention"),
         *("spark compact", "spark rebuild", "topic alter", "topic create", "topic delete"),
     ]
 

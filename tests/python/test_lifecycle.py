@@ -422,6 +422,12 @@ def test_an_import_warns_of_threads_of_gevent(patched: str) -> None:
 
 def test_a_warning_names_the_line_of_the_program(filled: Path, tmp_path: Path) -> None:
     """However many functions of mqstore are between the two."""
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    damaged = tmp_path / "damaged"
+    shutil.copytree(filled, damaged)
+    with mqstore.open(damaged) as store:
+        message = next(store.read("orders"))
+    mqstore.testing.damage.flip_body_bit(damaged, message)
     (filled / "mqstore" / "queues").unlink()
     shutil.rmtree(filled / "consumequeue")
     conf = tmp_path / "broker.conf"
@@ -432,6 +438,10 @@ def test_a_warning_names_the_line_of_the_program(filled: Path, tmp_path: Path) -
         lambda: mqstore.sql("price > 5 nonsense"),
         lambda: mqstore.StoreOptions.from_broker_conf(conf),
         lambda: mqstore.scan([filled, tmp_path / "absent"], on_error="skip").to_arrow(),
+        lambda: mqstore.scan(damaged, on_damage="skip").to_arrow(),
+        lambda: list(mqstore.scan(damaged, on_damage="skip")),
+        lambda: pyarrow.table(mqstore.scan(damaged, on_damage="skip")),
+        lambda: mqstore.copy_topic(damaged, tmp_path / "target", "orders"),
     ]
     for number, call in enumerate(calls):
         if number == 1:

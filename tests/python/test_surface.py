@@ -133,6 +133,7 @@ PUBLIC = {
     "VerifyReport",
     "WorkQueue",
     "WorkQueueCounts",
+    "WorkQueueInfo",
     "__version__",
     "clean",
     "compact",

@@ -417,3 +417,74 @@ def test_redrives_at_the_same_time_append_each_dead_letter_once(store: mqstore.S
     with ThreadPoolExecutor(4) as threads:
         assert sum(threads.map(lambda _: queue.redrive(), range(4))) == 200
     assert store.count("jobs") == 400
+
+
+def test_a_job_is_cancelled(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        queue = store.work_queue("jobs")
+        ready, later, kept = queue.put(b"ready"), queue.put(b"later", delay=3600), queue.put(b"kept", delay=60)
+        by_key = queue.put(b"other", keys=[later.unique_id])
+        assert queue.cancel(later.unique_id)
+        assert not queue.cancel(later)
+        assert queue.cancel(ready)
+        counts = mqstore.WorkQueueCounts(ready=1, delayed=1, leased=0, dying=0)
+        assert queue.counts() == counts
+        assert [one.queue_offset for one in queue.delayed()] == [kept.queue_offset]
+        message = queue.get()
+        assert message.queue_offset == by_key.queue_offset
+        for held in (message, message.message_id):
+            with pytest.raises(mqstore.RefusedError, match=r"offset 3 of work queue jobs .* a worker has it"):
+                queue.cancel(held)
+        message.nack(delay=100)
+        assert {one.queue_offset for one in queue.delayed()} == {2, 3}
+        (first, _) = queue.delayed()
+        assert queue.cancel(first)
+        for unknown in ("no such id", "0" * 32):
+            assert not queue.cancel(unknown)
+    with mqstore.open(home, "rw", options=SMALL) as store:
+        queue = store.work_queue("jobs")
+        assert (queue.qsize(), queue.counts().delayed) == (1, 1)
+        assert queue.cancel(message)
+        assert queue.join(0)
+
+
+def test_dead_letters_end_by_id(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs", max_attempts=1)
+    put = queue.put_many([b"%d" % number for number in range(5)])
+    for message in queue.get_many(5):
+        message.nack(reason="no")
+    letters = list(store.read(queue.dead_letters, 0))
+    assert queue.counts().dead == 5
+    assert queue.redrive(ids=put[3].unique_id) == 1
+    assert take(queue) == "3"
+    # A redriven message has the id of its dead letter.
+    with pytest.raises(mqstore.RefusedError, match="no dead letter with the id"):
+        queue.redrive(ids=[put[0].message_id, put[3].unique_id])
+    assert queue.delete_dead_letters([put[1].message_id, letters[4].message_id]) == 2
+    assert queue.counts().dead == 2
+    assert not queue.cancel(put[0])
+    assert queue.redrive() == 2
+    assert [take(queue), take(queue)] == ["0", "2"]
+    assert (queue.counts().dead, queue.redrive()) == (0, 0)
+    with pytest.raises(TypeError, match="limit and ids"):
+        queue.redrive(1, ids=[])
+
+
+def test_an_option_of_another_handle_is_named_with_both_values(store: mqstore.Store) -> None:
+    first = store.work_queue("jobs", max_attempts=3)
+    with pytest.raises(mqstore.InvalidOptionError, match="has 3, and this one asks for no limit"):
+        store.work_queue("jobs", max_attempts=None)
+    first.close()
+
+
+def test_counts_of_the_store(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        queue = store.work_queue("jobs", max_attempts=1)
+        queue.put_many([b"a", b"b", b"c"])
+        queue.put(b"later", delay=3600)
+        queue.get()
+        queue.get().nack()
+        with mqstore.open(home) as reader:
+            assert (store.delays().jobs, reader.delays().jobs) == (1, 1)
+        rows = mqstore.info(home).work_queues
+        assert rows == (mqstore.WorkQueueInfo("workers-jobs", "jobs", 1, 1, 1, 0, 1),)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DelayedInfo", "DledgerInfo", "DledgerTerm", "GroupInfo", "GroupOffset", "HourRate", "PartSize", "PoppedInfo",
-    "QueueRange", "StoreInfo", "TieredInfo", "TopicInfo", "UndecidedInfo",
+    "QueueRange", "StoreInfo", "TieredInfo", "TopicInfo", "UndecidedInfo", "WorkQueueInfo",
 ]  # fmt: skip
 
 SYSTEM_GROUPS = "CID_RMQ_SYS_"
@@ -189,6 +189,26 @@ class TieredInfo(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkQueueInfo(_Report):
+    """Messages of a work queue, by state."""
+
+    group: str
+    """Group."""
+    topic: str
+    """Topic."""
+    ready: int
+    """Messages without a lease that are due."""
+    delayed: int
+    """Messages that are due later, returned or put with a delay; new ones as far as the first 100,000 of a queue."""
+    leased: int
+    """Messages with a lease."""
+    dying: int
+    """Messages that become dead letters."""
+    dead: int
+    """Dead letters of the group that were neither redriven nor deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreInfo(_Report):
     """Result of `mqstore.info`."""
 
@@ -233,6 +253,8 @@ class StoreInfo(_Report):
     """Pop deliveries of a broker without acknowledgement, except those that a group of mqstore has taken over."""
     delayed: tuple[DelayedInfo, ...]
     """Delayed messages by kind, from files that the writer saves every second."""
+    work_queues: tuple[WorkQueueInfo, ...]
+    """Work queues, by group and topic."""
     undecided: tuple[UndecidedInfo, ...]
     """Pending transactions by producer group."""
     segments_kept_by: tuple[SegmentHolder, ...]
@@ -261,7 +283,8 @@ class StoreInfo(_Report):
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
         dledger = [(*places, *rest) for places, rest in values["dledger"]]
         delayed = [(*facts, *by_due) for *facts, by_due in values["delayed"]]
-        return super(StoreInfo, cls)._from_dict({**values, "dledger": dledger, "delayed": delayed})
+        work = [(*names, *counts) for *names, counts in values["work_queues"]]
+        return super(StoreInfo, cls)._from_dict({**values, "dledger": dledger, "delayed": delayed, "work_queues": work})
 
 
 # Tracebacks and pickles show the public name of a class.

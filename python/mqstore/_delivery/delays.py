@@ -12,7 +12,7 @@ class DelayStats(_Report):
     """Counters of the delayed messages of a store."""
 
     pending: int
-    """Messages that wait for their delivery."""
+    """Messages of `append` that wait for their delivery."""
     next_due: int | None
     """Earliest delivery time of those that have an exact time, in epoch milliseconds; None if there are none. A time
     that is not near is rounded up to a second."""
@@ -26,6 +26,9 @@ class DelayStats(_Report):
     """Lateness in seconds that 99 % of the deliveries since the open did not exceed."""
     late_max: float = 0.0
     """Largest lateness of a delivery since the open, in seconds."""
+    jobs: int = 0
+    """Messages of work queues that are due later, of all groups. Of a work queue with more than 100,000 new messages in
+    one of its queues, only the first 100,000 are looked at."""
 
 
 DelayStats.__module__ = "mqstore"

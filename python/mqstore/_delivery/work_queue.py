@@ -6,7 +6,6 @@ It inherits `put`, `ack` and the other verbs from the native class, so that a ca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
@@ -16,7 +15,7 @@ from mqstore._times import time_of
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from mqstore._native import AppendResult, LeasedMessage
+    from mqstore._native import AppendResult, LeasedMessage, StoredMessage
     from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
 
 
@@ -75,7 +74,7 @@ class WorkQueueCounts(_Report):
     dying: int
     """Messages that become dead letters."""
     dead: int = 0
-    """Dead letters of the group that were not redriven."""
+    """Dead letters of the group that were neither redriven nor deleted."""
 
 
 class WorkQueue(_native.NativeWorkQueue):
@@ -97,8 +96,9 @@ class WorkQueue(_native.NativeWorkQueue):
 
     def put_nowait(
         self,
-        body: BytesLike,
+        body: BytesLike | None = None,
         *,
+        json: object = None,
         keys: Keys = (),
         tags: str | None = None,
         properties: Properties | None = None,
@@ -112,6 +112,7 @@ class WorkQueue(_native.NativeWorkQueue):
         """Calls `put` with `block=False`."""
         return self.put(
             body,
+            json=json,
             keys=keys,
             tags=tags,
             properties=properties,
@@ -123,23 +124,6 @@ class WorkQueue(_native.NativeWorkQueue):
             compression=compression,
             compress_over=compress_over,
         )
-
-    def get(self, /, block: bool = True, timeout: Duration | None = None) -> LeasedMessage:
-        """Gets a message and leases it for `visibility_timeout`. Redeliveries and new messages take turns.
-
-        Args:
-            block: whether to wait for a message.
-            timeout: longest wait; None is without a limit.
-
-        Raises:
-            Empty: no message, or none before the timeout.
-            CorruptionError: the next message is damaged, and `on_damage` is `"raise"`.
-            ShutDown: the queue was shut down and has no message left, or this handle is closed.
-            TypeError: `block` is a duration: write `get(timeout=5)`, not `get(5)`.
-        """
-        if block is not True and block is not False:
-            refuse_duration_as_block(block)
-        return super().get(block, timeout)
 
     def get_nowait(self) -> LeasedMessage:
         """Calls `get` with `block=False`."""
@@ -160,6 +144,26 @@ class WorkQueue(_native.NativeWorkQueue):
         """
         return [Delay(*row) for row in self._delays()]
 
+    def cancel(self, job: str | AppendResult | StoredMessage | Delay) -> bool:
+        """Cancels a message that no worker has, ready or due later: nobody gets it, and it becomes no dead letter.
+
+        The cancellation is for the group of this queue, and on the disk when the call returns.
+
+        Args:
+            job: the result of `put`, an item of `delayed`, a message, or a `message_id` or `unique_id`. Of several
+                messages with the same unique id, the newest that waits is cancelled.
+
+        Returns:
+            Whether it was found waiting: False if it is finished, a dead letter, or not in this queue.
+
+        Raises:
+            RefusedError: a worker has the message; it ends it, or its lease ends.
+            ShutDown: this handle is closed.
+        """
+        if isinstance(job, str):
+            return self._cancel(job)
+        return self._cancel_at(job.topic, job.queue_id, job.queue_offset)
+
     def leased(self) -> list[Lease]:
         """Returns the leases of all workers, the one that ends first at first.
 
@@ -169,9 +173,6 @@ class WorkQueue(_native.NativeWorkQueue):
             ShutDown: this handle is closed.
             StoreClosedError: the store is closed.
         """
-        if self.closed:
-            # Raises the error; the native call below returns an empty list if the store is closed.
-            self._counts()
         return [Lease(*row) for row in self._leases()]
 
     def __enter__(self) -> Self:
@@ -189,16 +190,6 @@ class WorkQueue(_native.NativeWorkQueue):
             f"cannot pickle the work queue of topic {self.topic!r}: it belongs to an open store of this process; "
             "open it in the other process with store.work_queue"
         )
-
-
-def refuse_duration_as_block(block: object) -> None:
-    """Refuses a duration as the first argument of `get`: as a `block` that is true, it would be no limit.
-
-    Raises:
-        TypeError: `block` is a duration.
-    """
-    if isinstance(block, int | float | str | timedelta) and not isinstance(block, bool):
-        raise TypeError(f"get(): block must be a bool, not {block!r}: for a longest wait, call get(timeout={block!r})")
 
 
 WorkQueue.__module__ = WorkQueueCounts.__module__ = Lease.__module__ = Delay.__module__ = "mqstore"

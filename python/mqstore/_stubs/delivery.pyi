@@ -215,10 +215,13 @@ class NativeWorkQueue:
     def _counts(self) -> tuple[int, int, int, int, int]: ...
     def _delays(self) -> list[tuple[str, int, int, int, int]]: ...
     def _leases(self) -> list[tuple[str, int, int, int, int]]: ...
+    def _cancel(self, id: str) -> bool: ...
+    def _cancel_at(self, topic: str, queue_id: int, queue_offset: int) -> bool: ...
     def put(
         self,
-        body: BytesLike,
+        body: BytesLike | None = None,
         *,
+        json: object = None,
         keys: Keys = (),
         tags: str | None = None,
         properties: Properties | None = None,
@@ -235,6 +238,7 @@ class NativeWorkQueue:
 
         Args:
             body: any bytes-like object.
+            json: a value whose JSON is the body, as for `Store.append`.
             keys: one key or several, as for `Store.append`.
             tags: the tag.
             properties: the message's own properties, as for `Store.append`.
@@ -297,6 +301,7 @@ class NativeWorkQueue:
             Empty: no message, or none before the timeout.
             CorruptionError: the next message is damaged, and `on_damage` is `"raise"`.
             ShutDown: the queue was shut down and has no message left, or this handle is closed.
+            TypeError: `block` is a duration: write `get(timeout=5)`, not `get(5)`.
         """
     def get_many(self, count: int, timeout: Duration | None = None) -> list[LeasedMessage]:
         """Gets up to `count` messages: at least one, or an empty list if `timeout` passes first.
@@ -407,7 +412,7 @@ class NativeWorkQueue:
         Args:
             immediate: whether gets are refused too, even if messages are left.
         """
-    def redrive(self, limit: int | None = None) -> int:
+    def redrive(self, limit: int | None = None, *, ids: str | Iterable[str] | None = None) -> int:
         """Appends dead letters of the group to their original topics, oldest first.
 
         They are new messages there, with no delivery yet. After a kill during the call, up to 64 of them may be
@@ -415,9 +420,29 @@ class NativeWorkQueue:
 
         Args:
             limit: maximum number of dead letters; None is all.
+            ids: only these dead letters, each by an id of the message that was put or of the dead letter.
 
         Returns:
             The number of dead letters.
+
+        Raises:
+            RefusedError: the group has no dead letter with one of the ids; none was redriven.
+        """
+    def delete_dead_letters(self, ids: str | Iterable[str]) -> int:
+        """Deletes dead letters of the group: they are not counted nor redriven any more.
+
+        Their records stay in the topic `dead_letters` until the retention deletes them. The deletion is on the disk
+        when the call returns.
+
+        Args:
+            ids: an id of each: of the message that was put, or of the dead letter.
+
+        Returns:
+            The number of dead letters.
+
+        Raises:
+            RefusedError: the group has no dead letter with one of the ids; none was deleted.
+            ShutDown: this handle is closed.
         """
     def close(self) -> None:
         """Closes this handle: it gets and puts no more messages. A second call does nothing.
@@ -428,6 +453,14 @@ class NativeWorkQueue:
 def groups(store: NativeStore) -> list[str]: ...
 def group_lags(store: NativeStore) -> list[tuple[str, str, int]]: ...
 def work_counts(store: NativeStore) -> list[tuple[str, str, int, int, int, int]]: ...
+def jobs(
+    store: NativeStore, topic: str | None, most: int
+) -> list[
+    tuple[str, str, tuple[int, int, int, int, int], list[tuple[str, int, int | None, str | None, StoredMessage]]]
+]: ...
+def check_block(block: object) -> None:
+    """Refuses a duration as the first argument of `get`: as a `block` that is true, it would be no limit."""
+
 def offset_history(store: NativeStore, group: str) -> list[tuple[str, int, int, int]]: ...
 def cancel_delayed(store: NativeStore, id: str) -> bool: ...
 def reschedule_delayed(

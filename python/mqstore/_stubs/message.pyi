@@ -13,6 +13,7 @@ class Message:
 
     Args:
         body: any bytes-like object; its bytes are copied.
+        json: a value whose JSON is the body, in UTF-8 without blanks; give it instead of `body`.
         keys: one key or several; a key contains no space.
         tags: tag for filters.
         properties: your own properties. `append` refuses RocketMQ's reserved names, except `UNIQ_KEY`, which replaces
@@ -27,8 +28,9 @@ class Message:
     __match_args__ = ("body", "keys", "tags", "properties", "flag", "born_timestamp")
     def __new__(
         cls,
-        body: BytesLike,
+        body: BytesLike | None = None,
         *,
+        json: object = None,
         keys: Keys = (),
         tags: str | None = None,
         properties: Properties | None = None,

@@ -33,8 +33,9 @@ class NativeTransaction:
     def append(
         self,
         topic: str,
-        body: BytesLike,
+        body: BytesLike | None = None,
         *,
+        json: object = None,
         keys: Keys = (),
         tags: str | None = None,
         properties: Properties | None = None,
@@ -51,6 +52,7 @@ class NativeTransaction:
         Args:
             topic: created with `default_queues` queues if it does not exist.
             body: any bytes-like object.
+            json: a value whose JSON is the body, as for `Store.append`.
             keys: one key or several, as for `Store.append`.
             tags: the tag that tag filters compare.
             properties: the message's own properties, as for `Store.append`.

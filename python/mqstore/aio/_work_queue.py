@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import mqstore
 from mqstore import _native
-from mqstore._delivery.work_queue import refuse_duration_as_block
 from mqstore._times import seconds_of
 from mqstore.aio._delivery import Handle, Line, Making
 from mqstore.aio._twins import at_length, bound_arguments, in_thread, like
@@ -181,8 +180,7 @@ class WorkQueue(Handle):
         The end of an `async with` block acknowledges the message; an exception returns it, and continues. Due
         redeliveries and new messages take turns.
         """
-        if block is not True and block is not False:
-            refuse_duration_as_block(block)
+        _native.check_block(block)
         return Getting(self._get(block, timeout))
 
     async def _get(self, block: bool, timeout: Duration | None) -> LeasedMessage:
@@ -311,6 +309,8 @@ class WorkQueue(Handle):
     counts = in_thread(mqstore.WorkQueue.counts)
     leased = in_thread(mqstore.WorkQueue.leased)
     delayed = in_thread(mqstore.WorkQueue.delayed)
+    cancel = in_thread(mqstore.WorkQueue.cancel)
+    delete_dead_letters = in_thread(mqstore.WorkQueue.delete_dead_letters)
     peek = in_thread(mqstore.WorkQueue.peek)
     purge = in_thread(mqstore.WorkQueue.purge)
     shutdown = in_thread(mqstore.WorkQueue.shutdown)

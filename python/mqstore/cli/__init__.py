@@ -43,7 +43,20 @@ def run(arguments: list[str]) -> int:
 def _application(arguments: list[str]) -> None:
     try:
         # Each import adds the verbs of the file.
-        from mqstore.cli import archive, bench, compact, export, groups, logic, progress, repair, results, spark, write  # noqa: F401
+        from mqstore.cli import (  # noqa: F401  # noqa: F401
+            archive,
+            bench,
+            compact,
+            export,
+            groups,
+            jobs,
+            logic,
+            progress,
+            repair,
+            results,
+            spark,
+            write,
+        )
         from mqstore.cli.app import app
         from mqstore.cli.expiry import expire, reclaim, retention  # noqa: F401
         from mqstore.cli.info import verbs as info_verbs  # noqa: F401

@@ -82,7 +82,7 @@ def export(
     dledger_end: Annotated[
         DledgerEnd, typer.Option("--dledger-end", help="For a directory of DLedger: the last exported entry.")
     ] = "queues",
-    on_damage: OnDamage = "raise",
+    on_damage: OnDamage = "skip",
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> None:

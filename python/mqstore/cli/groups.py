@@ -1,12 +1,10 @@
-"""Groups of consumers: `mqstore group reset DIR ...` and `mqstore dead-letter list | redrive DIR ...`."""
+"""Groups of consumers: `mqstore group reset DIR GROUP`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Annotated, Literal, cast
 
 import typer
@@ -18,27 +16,21 @@ from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.options import (
     TIMES,
-    BodyForm,
     Directory,
     DryRun,
-    Limit,
     LockTimeout,
-    MessageForm,
     ReportForm,
     Yes,
     lock_wait,
-    message_form,
     past_moment_of,
 )
-from mqstore.cli.render import Body, Format
-from mqstore.cli.status import CLEAN, USAGE
+from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN
 
 group_app = group_of_verbs("group", "Show and reset the progress of groups.")
-dead_app = group_of_verbs("dead-letter", "List and redrive dead letters.")
 
-# Prefix of the dead-letter topic of a group, and the properties with the topic that a dead letter comes from.
+# Prefix of the dead-letter topic of a group.
 DEAD_LETTERS = "%DLQ%"
-_ORIGINS = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
 AnyGroup = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Only this group.")]
@@ -55,16 +47,6 @@ class OffsetReset(_Report):
     """Offset before the change; None if the group had none."""
     to_offset: int
     """Offset that the group reads next."""
-
-
-@dataclass(frozen=True, slots=True)
-class Redriven(_Report):
-    """Dead letters that were appended to their topics again."""
-
-    group: str
-    dead_letters: int
-    """Number of dead letters; in a dry run, those that would be redriven."""
-    dry_run: bool
 
 
 @verb("reset", group_app)
@@ -142,77 +124,3 @@ def check_group(directory: Directory, group: str) -> None:
     near = nearest(group, groups)
     advice = f"did you mean {near}?" if near else f"mqstore group lag {directory} lists the groups"
     raise typer.BadParameter(f"{directory} has no group {group!r}; {advice}")
-
-
-@verb("list", dead_app)
-def dead_letters(
-    directory: Directory,
-    group: AnyGroup = None,
-    limit: Limit = None,
-    body: BodyForm = Body.AUTO,
-    form: MessageForm = None,
-) -> None:
-    """Prints the dead letters that were not redriven, oldest first, group by group."""
-    if group is not None:
-        check_group(directory, group)
-    starts = _redriven_offsets(directory)
-    with mqstore.open(directory) as store:
-        names = [name for name in store.topics() if name.startswith(DEAD_LETTERS)]
-        if group is not None:
-            names = [name for name in names if name == DEAD_LETTERS + group]
-        found = (message for name in names for message in _dead(store, name, starts.get(name)))
-        render.messages(store, islice(found, limit), message_form(form), body)
-
-
-@verb("redrive", dead_app)
-def redrive(
-    directory: Directory,
-    group: Group,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of dead letters.")] = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    lock_timeout: LockTimeout = "0",
-    form: ReportForm = Format.TABLE,
-) -> int:
-    """Appends the dead letters of a group to their topics again, oldest first."""
-    wait = lock_wait(lock_timeout)
-    check_group(directory, group)
-    start = _redriven_offsets(directory).get(DEAD_LETTERS + group)
-    with mqstore.open(directory) as store:
-        waiting = list(islice(_dead(store, DEAD_LETTERS + group, start), limit))
-    if not waiting or dry_run:
-        render.result(Redriven(group, len(waiting), dry_run), form)
-        if dry_run:
-            render.note_dry_run()
-        return CLEAN
-    question = f"Append {len(waiting)} dead letters to their topics again?"
-    otherwise = f"{len(waiting)} dead letters would be redriven; pass --yes to do it, or --dry-run"
-    if not render.confirmed(question, otherwise, yes=yes):
-        return USAGE
-    properties = waiting[0].properties
-    origin = next((properties[name] for name in _ORIGINS if name in properties), waiting[0].topic)
-    with mqstore.open(directory, "rw", lock_timeout=wait) as store, store.work_queue(origin, group) as queue:
-        moved = queue.redrive(limit)
-    render.result(Redriven(group, moved, dry_run=False), form)
-    return CLEAN
-
-
-def _redriven_offsets(directory: Directory) -> dict[str, int]:
-    """Returns the offset of the first dead letter that was not redriven, by dead-letter topic."""
-    return {
-        one.topic: queue.offset
-        for one in mqstore.info(directory).consumers
-        if one.topic == DEAD_LETTERS + one.group
-        for queue in one.queues
-        if queue.queue_id == 0
-    }
-
-
-def _dead(store: mqstore.Store, topic: str, start: int | None) -> Iterator[mqstore.StoredMessage]:
-    """Yields the dead letters that were not redriven: a redrive reads queue 0."""
-    if topic not in store.topics():
-        return
-    for queue in store.queues(topic):
-        if queue.queue_id == 0:
-            first = queue.min_offset if start is None else min(max(start, queue.min_offset), queue.max_offset)
-            yield from store.read(topic, 0, first)

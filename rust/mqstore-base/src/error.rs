@@ -239,7 +239,8 @@ fn disk_full(path: &Path, action: &str, requested_bytes: Option<u64>, free_bytes
 
 /// Returns the name of the option that makes the store need less space for the file at `path`.
 pub fn disk_option(path: &Path) -> &'static str {
-    let is_index = path.components().any(|part| part.as_os_str() == "index")
+    let folder = path.parent().and_then(Path::file_name);
+    let is_index = folder.is_some_and(|name| name == "index")
         || path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("index-"));
     if is_index { "index_slots" } else { "retention_bytes" }
 }
@@ -342,8 +343,7 @@ impl StoreError {
     pub fn with_skip_advice(self, object: &str) -> Self {
         match self {
             Self::Corrupt { path, offset, reason } => {
-                let advice =
-                    "on_damage=\"skip\" (--on-damage skip) skips it, and `mqstore repair` repairs the store";
+                let advice = "on_damage=\"skip\" skips it, and `mqstore repair` repairs the store";
                 Self::Corrupt { path, offset, reason: format!("{reason}; cannot read {object}; {advice}") }
             }
             other => other,

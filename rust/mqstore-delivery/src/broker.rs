@@ -159,8 +159,7 @@ impl Broker {
         let key = (topic.to_owned(), group.to_owned());
         let visibility_timeout = options.visibility_timeout;
         if let Some(core) = queues.get(&key).and_then(Weak::upgrade) {
-            if let Some(option) = core.difference(&options) {
-                let reason = "the value differs from that of another open handle of this work queue";
+            if let Some((option, reason)) = core.difference(&options) {
                 return Err(invalid(option, reason).into());
             }
             return Ok(WorkQueue::new(core, visibility_timeout));

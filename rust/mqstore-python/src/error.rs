@@ -66,7 +66,6 @@ mod classes {
         Full,
         QuotaFull,
         ShutDown,
-        StoreWarning,
     );
 }
 
@@ -232,9 +231,9 @@ pub(crate) fn of_message(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
     InvalidMessageError::new_err((format!("message {index}: {reason}"),))
 }
 
-/// Emits `StoreWarning(text)` for the line of the caller's `level`th Python frame.
-pub(crate) fn warn(py: Python<'_>, text: &str, level: u32) -> PyResult<()> {
-    py.import("warnings")?.call_method1("warn", (text, py.get_type::<StoreWarning>(), level))?;
+/// Emits `StoreWarning(text)` for the line of the program that called mqstore.
+pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
+    py.import("mqstore._warn")?.call_method1("warn", (text,))?;
     Ok(())
 }
 

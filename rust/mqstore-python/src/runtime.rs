@@ -123,14 +123,13 @@ impl SharedStore {
         self.is_forked() || self.store.as_ref().is_none_or(|store| store.is_closed())
     }
 
-    /// Emits each of the store's notes once, as a warning. `frames` is the distance to the caller in Python frames, 1
-    /// if the caller calls the native method itself.
-    pub(crate) fn say_notes(&self, py: Python<'_>, frames: u32) -> PyResult<()> {
+    /// Emits each of the store's notes once, as a warning.
+    pub(crate) fn say_notes(&self, py: Python<'_>) -> PyResult<()> {
         let known = self.notes_said.load(Ordering::Relaxed);
         let notes = self.working()?.user_notes().warnings(known);
         let said = self.notes_said.fetch_max(known + notes.len(), Ordering::Relaxed);
         for note in notes.iter().skip(said - known) {
-            warn(py, &format!("{}: {note}", self.path), frames)?;
+            warn(py, &format!("{}: {note}", self.path))?;
         }
         Ok(())
     }

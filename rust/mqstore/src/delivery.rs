@@ -2,9 +2,10 @@
 
 pub use mqstore_delivery::{
     Accepted, Broker, BrokerError, CheckAnswer, CheckOptions, Consumer, ConsumerOptions, DelayCounts,
-    DelayInfo, Due, DueCounts, LATEST_DUE_MS, Lease, LeaseInfo, LeasedMessage, LostMessagePolicy,
-    NewHalfMessage, NewWork, OffsetHistory, PendingDeliveries, PendingGroup, PendingTransaction, Queue,
-    StartOffset, Transaction, TransactionOutcome, Transactions, TryPut, TryResult, Waker, WorkQueue,
-    WorkQueueOptions, first_unfinished, message_of_id,
+    DelayInfo, Due, DueCounts, Job, JobRequest, JobState, LATEST_DUE_MS, Lease, LeaseInfo, LeasedMessage,
+    LostMessagePolicy, NewHalfMessage, NewWork, OffsetHistory, PendingDeliveries, PendingGroup,
+    PendingTransaction, Queue, StartOffset, Transaction, TransactionOutcome, Transactions, TryPut, TryResult,
+    Waker, WorkQueue, WorkQueueCounts, WorkQueueJobs, WorkQueueOptions, first_unfinished, jobs,
+    message_of_id,
 };
 pub use mqstore_delivery::{ExportDecision, ExportRules, ExportSelection, Omission, OmissionCounts};

@@ -49,7 +49,7 @@ def export(
     cache_size: int = CACHE_BYTES,
     target_options: Mapping[str, Any] | None = None,
     dledger_end: DledgerEnd = "queues",
-    on_damage: OnDamage = "raise",
+    on_damage: OnDamage = "skip",
 ) -> ExportReport:
     """Writes messages of the directory `path` to a file, to another store, or to a URL.
 
@@ -97,7 +97,7 @@ def export(
         dledger_end: only for a directory of a broker that ran with DLedger: the last entry that is exported, see
             `StoreOptions.dledger_end`.
         on_damage: behaviour at a damaged record of the topics, as for `scan`. A call that ended with the error resumes
-            with `"skip"`.
+            with `"skip"`, which is the default here.
 
     Returns:
         The report, with the numbers of records that were left out.

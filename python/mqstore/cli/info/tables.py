@@ -12,8 +12,8 @@ from mqstore.cli.render import Format
 
 # Parts of `info` with their own tables or notes.
 _IN_TABLES = (
-    "hours", "topics", "parts", "disk", "consumers", "popped", "delayed", "undecided", "segments_kept_by", "dledger",
-    "notes",
+    "hours", "topics", "parts", "disk", "consumers", "popped", "delayed", "work_queues", "undecided",
+    "segments_kept_by", "dledger", "notes",
 )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # Kinds of delayed messages and their labels.
 _KINDS = {"timer": "a time of their own", "levels": "a delay level"}
+# The states of messages of work queues.
+STATES = ("ready", "delayed", "leased", "dying", "dead")
 # Columns of the histogram: JSON name and label.
 _PARTS = {
     "overdue": "overdue",
@@ -31,6 +33,8 @@ def tables(report: StoreInfo) -> None:
         counts = {name: sum(getattr(one, name) for one in report.delayed) for name in _PARTS}
         most = max(counts.values())
         table(("due", "messages", ""), [(_PARTS[name], count, bar(count, most)) for name, count in counts.items()])
+    if report.work_queues:
+        listing(report.work_queues, "group", "topic", *STATES, group="work queue of")
     if report.undecided:
         titles = {"producer_group": "pending of", "oldest_timestamp": "oldest"}
         names = ("producer_group", "transactions", "messages", "oldest_timestamp", "checks")

@@ -12,10 +12,12 @@ import typer
 
 import mqstore
 from mqstore import StoredMessage
+from mqstore._admin.tables import moment
 from mqstore._paths import home_of
 from mqstore.cli import render
 from mqstore.cli.app import verb
 from mqstore.cli.filters import Keys, Sql, Tags, chosen, selector
+from mqstore.cli.jobs import dead_letters_of, why_dead
 from mqstore.cli.messages.follow import Tail
 from mqstore.cli.messages.selection import in_log_order, is_between, of_topic
 from mqstore.cli.options import (
@@ -146,6 +148,13 @@ def get(
         render.messages(store, [found], shown, body)
         if shown is Format.TABLE:
             render.details(found)
+        for letter in dead_letters_of(store, found):
+            why = why_dead(letter)
+            since = moment(why["dead_since_timestamp"])
+            render.note(
+                f"group {why['group']} made it a dead letter at {since} after {why['attempts']} deliveries; "
+                f"reason: {why['reason']}"
+            )
     return CLEAN
 
 

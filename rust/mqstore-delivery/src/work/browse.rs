@@ -170,7 +170,8 @@ impl WorkQueueInner {
             let is_due =
                 |record: &StoredRecord| put_delay_until(record).is_none_or(|visible_ms| visible_ms <= now_ms);
             let progress = place.progress.lock();
-            let is_open = |record: &StoredRecord| !progress.is_finished(record.queue_offset) && is_due(record);
+            let is_open =
+                |record: &StoredRecord| !progress.is_finished(record.queue_offset) && is_due(record);
             found.extend(records.into_iter().filter(is_open));
         }
         found.truncate(count);

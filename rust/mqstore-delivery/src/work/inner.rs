@@ -113,8 +113,8 @@ impl WorkQueueInner {
         self.broker.meta()
     }
 
-    /// Returns an option that differs from those of the open queue.
-    pub(crate) fn difference(&self, options: &WorkQueueOptions) -> Option<&'static str> {
+    /// Returns an option that differs from those of the open queue, and the reason for an error.
+    pub(crate) fn difference(&self, options: &WorkQueueOptions) -> Option<(&'static str, String)> {
         self.options.difference(options)
     }
 

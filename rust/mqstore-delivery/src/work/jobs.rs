@@ -14,7 +14,7 @@ use mqstore_format::properties::{DLQ_ORIGIN_TOPIC, REASON, RETRY_TOPIC};
 use mqstore_format::topic::DLQ_TOPIC_PREFIX;
 use mqstore_meta::{GroupProgress, Progress};
 
-use super::inner::WorkQueueCounts;
+use super::inner::{WorkQueueCounts, new_messages};
 use super::queue_leases::put_delay_until;
 use crate::error::view;
 
@@ -68,10 +68,13 @@ pub struct JobRequest<'a> {
     pub topic: Option<&'a str>,
     /// Maximum number of listed messages of each state in each work queue.
     pub most: usize,
+    /// Number of new messages of each queue that are read. Those after them count as ready.
+    pub read: u64,
 }
 
-/// Returns the work queues of a store by group and topic, also those that no handle has open. Each new message is read
-/// once, because only the message says that it was put with a delay. Damaged messages are left out.
+/// Returns the work queues of a store by group and topic, also those that no handle has open. New messages are read,
+/// because only the message says that it was put with a delay. Damaged messages are not listed. `dead` counts the dead
+/// letters of the group.
 ///
 /// # Errors
 /// Errors of reading queues and messages.
@@ -91,12 +94,16 @@ pub fn jobs(
             bounds => bounds?,
         };
         let of = found.entry((group.to_string(), home.to_owned())).or_default();
-        let queue = QueueJobs { store, topic: &topic, queue_id, progress: &progress, most: request.most };
+        let (topic, progress, JobRequest { most, read, .. }) = (&topic, &progress, *request);
+        let queue = QueueJobs { store, topic, queue_id, progress, most, read };
         queue.add_known(of, min)?;
         queue.add_new(of, (min, max))?;
     }
-    add_dead(store, request, &mut found)?;
-    for of in found.values_mut() {
+    if request.most > 0 {
+        list_dead(store, request, &mut found)?;
+    }
+    for ((group, _), of) in &mut found {
+        of.counts.dead = dead_letters(store, group)?.map_or(0, |(count, ..)| count);
         of.jobs.sort_by_key(|job| (job.state, job.due_ms, job.record.commit_log_offset));
         let mut listed = [0; 5];
         of.jobs.retain(|job| {
@@ -117,6 +124,7 @@ struct QueueJobs<'a> {
     queue_id: i32,
     progress: &'a Progress,
     most: usize,
+    read: u64,
 }
 
 impl QueueJobs<'_> {
@@ -124,14 +132,16 @@ impl QueueJobs<'_> {
     fn add_known(&self, of: &mut WorkQueueJobs, min: i64) -> Result<(), StoreError> {
         let now_ms = self.store.clock().now_ms();
         let progress = self.progress;
-        let later = |state, due_ms: i64| if due_ms > now_ms { (state, Some(due_ms)) } else { (JobState::Ready, None) };
+        let later = |state, due_ms: i64| {
+            if due_ms > now_ms { (state, Some(due_ms)) } else { (JobState::Ready, None) }
+        };
         let waiting = progress
             .all_waiting()
             .filter(|(offset, _)| *offset >= min)
             .map(|(offset, one)| (offset, one.attempt, later(JobState::Delayed, one.visible_ms)));
-        let leases = progress
-            .leases()
-            .map(|(offset, lease)| (offset, lease.attempt, later(JobState::Leased, lease.invisible_until_ms)));
+        let leases = progress.leases().map(|(offset, lease)| {
+            (offset, lease.attempt, later(JobState::Leased, lease.invisible_until_ms))
+        });
         let dying = progress.dead_letters().map(|(offset, _)| (offset, 0, (JobState::Dying, None)));
         let mut all: Vec<_> = waiting.chain(leases).chain(dying).collect();
         all.sort_by_key(|(offset, _, (state, due_ms))| (*state, *due_ms, *offset));
@@ -157,7 +167,9 @@ impl QueueJobs<'_> {
         let mut delayed = Vec::new();
         let mut listed = 0;
         let from = self.progress.next().clamp(min, max.max(min));
-        each_message(self.store, (self.topic, self.queue_id), (from, max), |record| {
+        let read_to = from.saturating_add_unsigned(self.read).min(max);
+        of.counts.ready += new_messages(self.progress, (min.max(read_to), max));
+        each_message(self.store, (self.topic, self.queue_id), (from, read_to), |record| {
             if self.progress.is_finished(record.queue_offset) {
                 return Ok(());
             }
@@ -189,41 +201,46 @@ impl QueueJobs<'_> {
     }
 }
 
-/// Adds the dead letters of all groups that were neither redriven nor deleted.
-fn add_dead(
+/// Lists the dead letters of all groups that were neither redriven nor deleted.
+fn list_dead(
     store: &Store,
     request: &JobRequest<'_>,
     found: &mut BTreeMap<(String, String), WorkQueueJobs>,
 ) -> Result<(), StoreError> {
     for topic in store.topics()? {
         let Some(group) = topic.strip_prefix(DLQ_TOPIC_PREFIX) else { continue };
-        let (min, max) = match store.bounds(&topic, 0) {
-            Err(StoreError::TopicNotFound { .. }) => continue,
-            bounds => bounds?,
-        };
-        let progress = store.group_table()?.progress(&[(group, &topic, 0)])?.pop().flatten().unwrap_or_default();
-        let from = progress.next().clamp(min, max);
-        each_message(store, (&topic, 0), (from, max), |record| {
-            if progress.is_finished(record.queue_offset) {
+        let Some((_, progress, (min, max))) = dead_letters(store, group)? else { continue };
+        let mut listed = 0;
+        each_message(store, (&topic, 0), (progress.next().clamp(min, max), max), |record| {
+            if progress.is_finished(record.queue_offset) || listed >= request.most {
                 return Ok(());
             }
-            let (home, attempts, reason) = {
-                let view = view(&record)?;
-                let [origin, retry, reason] = view.properties.get_many([DLQ_ORIGIN_TOPIC, RETRY_TOPIC, REASON]);
-                let home = origin.or(retry).map_or(&*topic, |topic| popped_from(group, topic)).to_owned();
-                (home, u32::try_from(view.reconsume_times).unwrap_or(0), reason.map(Arc::from))
-            };
+            let view = view(&record)?;
+            let [origin, retry, reason] = view.properties.get_many([DLQ_ORIGIN_TOPIC, RETRY_TOPIC, REASON]);
+            let home = origin.or(retry).map_or(&*topic, |topic| popped_from(group, topic)).to_owned();
             if request.topic.is_none_or(|wanted| wanted == home) {
+                let (attempts, reason) =
+                    (u32::try_from(view.reconsume_times).unwrap_or(0), reason.map(Arc::from));
+                listed += 1;
                 let of = found.entry((group.to_owned(), home)).or_default();
-                of.counts.dead += 1;
-                if of.counts.dead <= request.most as u64 {
-                    of.jobs.push(Job { state: JobState::Dead, attempts, due_ms: None, reason, record });
-                }
+                of.jobs.push(Job { state: JobState::Dead, attempts, due_ms: None, reason, record });
             }
             Ok(())
         })?;
     }
     Ok(())
+}
+
+/// Returns the number of dead letters of a group that were neither redriven nor deleted, which these are, and the bounds
+/// of their queue; `None` without dead letters.
+fn dead_letters(store: &Store, group: &str) -> Result<Option<(u64, Progress, (i64, i64))>, StoreError> {
+    let topic = format!("{DLQ_TOPIC_PREFIX}{group}");
+    let bounds = match store.bounds(&topic, 0) {
+        Err(StoreError::TopicNotFound { .. }) => return Ok(None),
+        bounds => bounds?,
+    };
+    let progress = store.group_table()?.progress(&[(group, &topic, 0)])?.pop().flatten().unwrap_or_default();
+    Ok(Some((new_messages(&progress, bounds), progress, bounds)))
 }
 
 fn count(counts: &mut WorkQueueCounts, state: JobState) {
@@ -246,8 +263,7 @@ fn each_message(
     if from >= to {
         return Ok(());
     }
-    let mut cursor =
-        store.read(topic, queue_id, Some(from), Some(to), None)?.on_damage(DamagePolicy::Skip);
+    let mut cursor = store.read(topic, queue_id, Some(from), Some(to), None)?.on_damage(DamagePolicy::Skip);
     loop {
         let records = cursor.next_batch(AT_ONCE)?;
         if records.is_empty() {

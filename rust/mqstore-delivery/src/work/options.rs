@@ -93,19 +93,27 @@ impl WorkQueueOptions {
         Ok(())
     }
 
-    /// Returns an option that differs from that of another handle of the same queue.
-    pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
-        if self.max_attempts != other.max_attempts {
-            Some("max_attempts")
+    /// Returns an option that differs from that of another handle of the same queue, which has `other`, and the reason.
+    pub(super) fn difference(&self, other: &Self) -> Option<(&'static str, String)> {
+        let attempts =
+            |most: Option<u32>| most.map_or_else(|| "no limit".to_owned(), |most| most.to_string());
+        let policy = |policy| match policy {
+            DamagePolicy::Raise => "raise",
+            DamagePolicy::Skip => "skip",
+        };
+        let (option, own, others) = if self.max_attempts != other.max_attempts {
+            ("max_attempts", attempts(self.max_attempts), attempts(other.max_attempts))
         } else if self.maxsize != other.maxsize {
-            Some("maxsize")
+            ("maxsize", self.maxsize.to_string(), other.maxsize.to_string())
         } else if self.on_damage != other.on_damage {
-            Some("on_damage")
+            ("on_damage", policy(self.on_damage).to_owned(), policy(other.on_damage).to_owned())
         } else if !self.backoff.is_same(&other.backoff) {
-            Some("backoff")
+            ("backoff", "another function".to_owned(), "its own".to_owned())
         } else {
-            None
-        }
+            return None;
+        };
+        let reason = format!("an open handle of this work queue has {own}, and this one asks for {others}");
+        Some((option, reason))
     }
 }
 

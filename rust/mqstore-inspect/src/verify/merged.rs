@@ -9,6 +9,7 @@ use super::log_part::{ChecksumOrder, PartFindings, StoreTimeOrder, View};
 use super::log_walk::Findings;
 use super::queues::QueueFindings;
 use crate::problem::{Finding, ProblemKind, VerifyReport};
+use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_log::index::IndexSet;
@@ -39,7 +40,7 @@ impl<'a> MergedReport<'a> {
             keys: KeyFindings::new(Arc::clone(index)),
             last_time: None,
             checksums: ChecksumOrder::default(),
-            total_bytes: view.list.segments().iter().map(|segment| segment.len()).sum(),
+            total_bytes: log_bytes(view),
         }
     }
 
@@ -86,6 +87,17 @@ impl Findings for MergedReport<'_> {
         let total_bytes = self.total_bytes;
         (self.progress)(Progress { done_bytes: done_bytes.min(total_bytes), total_bytes })
     }
+}
+
+/// Returns the bytes of the log up to its end as the writer published or synced it; not those of its files, whose last
+/// one is longer.
+fn log_bytes(view: &View<'_>) -> u64 {
+    let files: u64 = view.list.segments().iter().map(|segment| segment.len()).sum();
+    let end = match view.limit {
+        u64::MAX => DurableMarkFile::new(view.files).load().map_or(u64::MAX, |mark| mark.position),
+        limit => limit,
+    };
+    files.min(end.saturating_sub(view.list.min_offset()))
 }
 
 /// Reports the records that have no checksum between two of the same program that have one.

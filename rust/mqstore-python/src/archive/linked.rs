@@ -12,9 +12,6 @@ use crate::error::warn;
 use crate::runtime::detached;
 use crate::store::NativeStore;
 
-/// Python frames between a warning and the caller of a read.
-const WARNED_FRAMES: u32 = 4;
-
 /// Lets the reads of a store continue in an archive.
 ///
 /// `begin` is the log offset at which the archive begins, 0 if it is not known. `bloom_bytes` is the memory for Bloom
@@ -104,7 +101,7 @@ fn archived_files(
         found.sort_by(|one, other| (one.1, &one.0).cmp(&(other.1, &other.0)));
         Ok(found)
     })?;
-    damage.take_warnings().iter().try_for_each(|text| warn(store.py(), text, WARNED_FRAMES))?;
+    damage.take_warnings().iter().try_for_each(|text| warn(store.py(), text))?;
     Ok(found.unwrap_or_default())
 }
 

@@ -105,7 +105,7 @@ impl ArchiveTarget {
             advances,
         };
         let done = watched(py, progress.as_ref(), |watch| settled(core, run.run(core, watch)));
-        shared.say_notes(py, 3)?;
+        shared.say_notes(py)?;
         run_dict(py, &done?)
     }
 

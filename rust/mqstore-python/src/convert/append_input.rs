@@ -34,7 +34,7 @@ pub(crate) struct MessageParts<'py> {
 impl<'py> MessageParts<'py> {
     /// Converts the arguments of `append`.
     pub(crate) fn of(
-        message: &Bound<'py, PyAny>,
+        body: Bound<'py, PyBytes>,
         keys: Option<&Bound<'py, PyAny>>,
         tags: Option<&Bound<'py, PyAny>>,
         properties: Option<&Bound<'py, PyAny>>,
@@ -42,7 +42,7 @@ impl<'py> MessageParts<'py> {
         born_timestamp: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         Ok(Self {
-            body: body(message)?,
+            body,
             compressed: None,
             encoded: encode(keys, tags, properties)?,
             flag: number.map(flag).transpose()?.unwrap_or_default(),

@@ -36,6 +36,34 @@ pub(crate) fn body<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyByte
     Ok(view.call_method0(intern!(value.py(), "tobytes"))?.cast_into::<PyBytes>()?)
 }
 
+/// Returns the body of a message that is given as bytes or as a value for JSON.
+pub(crate) fn body_or_json<'py>(
+    py: Python<'py>,
+    bytes: Option<&Bound<'py, PyAny>>,
+    json: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    match (bytes, json) {
+        (Some(bytes), None) => body(bytes),
+        (None, Some(value)) => json_body(py, value),
+        _ => Err(PyTypeError::new_err("give a body or json, and not both")),
+    }
+}
+
+/// Returns a value as JSON in UTF-8 without blanks.
+fn json_body<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    static ENCODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let encode = ENCODE.get_or_try_init(py, || {
+        let options = PyDict::new(py);
+        options.set_item("ensure_ascii", false)?;
+        options.set_item("allow_nan", false)?;
+        options.set_item("separators", (",", ":"))?;
+        let encoder = py.import("json")?.getattr("JSONEncoder")?.call((), Some(&options))?;
+        Ok::<_, PyErr>(encoder.getattr("encode")?.unbind())
+    })?;
+    let text = encode.bind(py).call1((value,))?.cast_into::<PyString>()?;
+    Ok(PyBytes::new(py, text.to_str()?.as_bytes()))
+}
+
 /// The text form of keys, tags and properties, and the unique key if one was given.
 #[derive(Clone, Default)]
 pub(crate) struct EncodedProperties {
@@ -173,12 +201,12 @@ pub(crate) fn kept_keys(keys: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> 
     }
 }
 
-/// Converts the names of light queues: one or several.
-pub(crate) fn light_queues(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+/// Converts one text or several, for example the names of light queues.
+pub(crate) fn text_list(option: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     if let Ok(name) = value.cast::<PyString>() {
         return Ok(vec![name.to_str()?.to_owned()]);
     }
-    let refuse = || PyTypeError::new_err("light_queues must be a str or an iterable of str");
+    let refuse = || PyTypeError::new_err(format!("{option} must be a str or an iterable of str"));
     let names = value.try_iter().map_err(|_| refuse())?;
     names.map(|name| Ok(name?.cast::<PyString>().map_err(|_| refuse())?.to_str()?.to_owned())).collect()
 }

@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyMappingProxy, PyString, PyTuple};
 
 use crate::convert::arguments::{
-    EncodedProperties, LIKE_SECONDS, copied_properties, encode, kept_keys, text, time,
+    EncodedProperties, LIKE_SECONDS, body_or_json, copied_properties, encode, kept_keys, text, time,
 };
 use crate::convert::shown::{datetime, shown_body};
 
@@ -21,6 +21,7 @@ use crate::convert::shown::{datetime, shown_body};
 ///
 /// Args:
 ///     body: any bytes-like object; its bytes are copied.
+///     json: a value whose JSON is the body, in UTF-8 without blanks; give it instead of `body`.
 ///     keys: one key or several; a key contains no space.
 ///     tags: tag for filters.
 ///     properties: your own properties. `append` refuses RocketMQ's reserved names, except `UNIQ_KEY`, which replaces
@@ -157,11 +158,14 @@ impl Message {
 impl Message {
     #[new]
     #[pyo3(
-        signature = (body, *, keys = None, tags = None, properties = None, flag = None, born_timestamp = None),
-        text_signature = "(body, *, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)"
+        signature = (body = None, *, json = None, keys = None, tags = None, properties = None, flag = None, born_timestamp = None),
+        text_signature = "(body=None, *, json=None, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)"
     )]
+    #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn new(
-        body: &Bound<'_, PyAny>,
+        py: Python<'_>,
+        body: Option<&Bound<'_, PyAny>>,
+        json: Option<&Bound<'_, PyAny>>,
         keys: Option<&Bound<'_, PyAny>>,
         tags: Option<&Bound<'_, PyAny>>,
         properties: Option<&Bound<'_, PyAny>>,
@@ -169,7 +173,7 @@ impl Message {
         born_timestamp: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         Ok(Self {
-            body: crate::convert::arguments::body(body)?.unbind(),
+            body: body_or_json(py, body, json)?.unbind(),
             keys: keys.map(kept_keys).transpose()?.flatten(),
             tags: tags.map(|tags| text("tags", tags).map(Bound::unbind)).transpose()?,
             properties: properties.map(copied_properties).transpose()?.flatten().map(Bound::unbind),

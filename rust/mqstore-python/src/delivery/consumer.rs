@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mqstore::delivery::{
-    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue, StartOffset,
+    BrokerError, Consumer, ConsumerOptions, Job, JobRequest, JobState, LostMessagePolicy, OffsetHistory,
+    Queue, StartOffset, WorkQueueCounts, WorkQueueJobs,
 };
 use mqstore::options::DamagePolicy;
 use mqstore::store::{GroupOffset, WorkCounts};
@@ -20,7 +21,7 @@ use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::error::InvalidOptionError;
-use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, reading};
+use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, detached, reading};
 use crate::store::NativeStore;
 
 /// The native part of `mqstore.Consumer`.
@@ -42,7 +43,7 @@ impl NativeConsumer {
     pub(crate) fn tell_notes(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.log_notes(py)?;
         match self.on_damage {
-            DamagePolicy::Skip if !self.shared.is_closed() => self.shared.say_notes(py, 1),
+            DamagePolicy::Skip if !self.shared.is_closed() => self.shared.say_notes(py),
             _ => Ok(()),
         }
     }
@@ -116,6 +117,47 @@ pub(crate) fn work_counts(store: &Bound<'_, NativeStore>) -> PyResult<Vec<WorkRo
     let found = reading(store.py(), core, || core.group_table()?.work_counts())?;
     let row = |of: WorkCounts| (of.group, of.topic, of.ready, of.delayed, of.leased, of.dying);
     Ok(found.into_iter().map(row).collect())
+}
+
+/// State, number of deliveries, the time at which it is due or its lease ends, reason, and the message.
+type JobRow = (&'static str, u32, Option<i64>, Option<String>, StoredMessage);
+
+/// Group and topic of a work queue; ready, delayed, leased, dying and dead messages; the listed ones.
+type JobsRow = (String, String, (u64, u64, u64, u64, u64), Vec<JobRow>);
+
+/// Returns the work queues of a store, of one topic or of all, each with up to `most` messages of each state.
+#[pyfunction]
+#[pyo3(signature = (store, topic, most))]
+pub(crate) fn jobs(
+    store: &Bound<'_, NativeStore>,
+    topic: Option<&str>,
+    most: usize,
+) -> PyResult<Vec<JobsRow>> {
+    let core = store.get().core()?;
+    let request = JobRequest { topic, most, read: u64::MAX };
+    let found = detached(store.py(), || mqstore::delivery::jobs(core, &request))?;
+    Ok(found.into_iter().map(|((group, topic), of)| jobs_row(group, topic, of)).collect())
+}
+
+fn jobs_row(group: String, topic: String, of: WorkQueueJobs) -> JobsRow {
+    let row = |job: Job| {
+        let state = match job.state {
+            JobState::Ready => "ready",
+            JobState::Delayed => "delayed",
+            JobState::Leased => "leased",
+            JobState::Dying => "dying",
+            JobState::Dead => "dead",
+        };
+        let reason = job.reason.map(|reason| reason.to_string());
+        (state, job.attempts, job.due_ms, reason, StoredMessage::from(job.record))
+    };
+    (group, topic, job_counts(&of), of.jobs.into_iter().map(row).collect())
+}
+
+/// Returns the numbers of ready, delayed, leased, dying and dead messages.
+pub(crate) fn job_counts(of: &WorkQueueJobs) -> (u64, u64, u64, u64, u64) {
+    let WorkQueueCounts { ready, delayed, leased, dying, dead } = of.counts;
+    (ready, delayed, leased, dying, dead)
 }
 
 /// Returns the commits of a group, oldest first, as topic, queue, offset and time; `Store.offset_history`.

@@ -18,7 +18,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::convert::append_input::MessageParts;
 use crate::convert::append_result::AppendResult;
-use crate::convert::arguments::{count, duration, text};
+use crate::convert::arguments::{body_or_json, count, duration, text};
 use crate::error::log_notes;
 use crate::runtime::{ForkGuarded, SharedStore, delivered};
 use crate::store::NativeStore;
@@ -104,6 +104,7 @@ impl NativeTransaction {
     /// Args:
     ///     topic: created with `default_queues` queues if it does not exist.
     ///     body: any bytes-like object.
+    ///     json: a value whose JSON is the body, as for `Store.append`.
     ///     keys: one key or several, as for `Store.append`.
     ///     tags: the tag that tag filters compare.
     ///     properties: the message's own properties, as for `Store.append`.
@@ -118,9 +119,9 @@ impl NativeTransaction {
     ///     InvalidMessageError: as for `Store.append`, and if the topic has batch queues.
     ///     MessageTooLargeError: as for `Store.append`, and if the records of the commit do not fit in one segment.
     #[pyo3(
-        signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
+        signature = (topic, body = None, *, json = None, keys = None, tags = None, properties = None, queue_id = None, flag = None,
                      born_timestamp = None, compression = None, compress_over = None, **others),
-        text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
+        text_signature = "($self, topic, body=None, *, json=None, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
                           born_timestamp=None, compression=None, compress_over=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
@@ -128,7 +129,8 @@ impl NativeTransaction {
         &self,
         py: Python<'_>,
         topic: &Bound<'_, PyAny>,
-        body: &Bound<'_, PyAny>,
+        body: Option<&Bound<'_, PyAny>>,
+        json: Option<&Bound<'_, PyAny>>,
         keys: Option<&Bound<'_, PyAny>>,
         tags: Option<&Bound<'_, PyAny>>,
         properties: Option<&Bound<'_, PyAny>>,
@@ -144,7 +146,8 @@ impl NativeTransaction {
         }
         let transaction = self.transaction()?;
         let topic = text("topic", topic)?;
-        let mut part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let mut part =
+            MessageParts::of(body_or_json(py, body, json)?, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         part.compress(&self.owner.get().compression(compression, compress_over)?)?;
         let message = part.message(topic.to_str()?, queue_id, false);

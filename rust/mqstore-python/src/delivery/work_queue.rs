@@ -14,11 +14,11 @@ use mqstore::message::Appended;
 use mqstore::options::DamagePolicy;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::{PyBool, PyDelta, PyFloat, PyInt, PyList, PyString};
 
 use crate::convert::append_input::{MessageBatch, MessageParts, compress_all, parts, work};
 use crate::convert::append_result::AppendResult;
-use crate::convert::arguments::{body as body_of, count, duration, encode_with_id, time, wait};
+use crate::convert::arguments::{body_or_json, count, duration, encode_with_id, text_list, time, wait};
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::leased_message::{HandleRules, LeasedMessage};
@@ -78,7 +78,7 @@ impl NativeWorkQueue {
     pub(crate) fn tell_notes(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.log_notes(py)?;
         match self.on_damage {
-            DamagePolicy::Skip if !self.shared.is_closed() => self.shared.say_notes(py, 1),
+            DamagePolicy::Skip if !self.shared.is_closed() => self.shared.say_notes(py),
             _ => Ok(()),
         }
     }
@@ -155,6 +155,22 @@ pub(crate) fn put_delay(
     }
     let delay = delay.map(|delay| duration("delay", delay)).transpose()?;
     Ok((delay, deliver_at.map(|when| time("deliver_at", when)).transpose()?))
+}
+
+/// Refuses a duration as the first argument of `get`: as a `block` that is true, it would be no limit.
+#[pyfunction]
+pub(crate) fn check_block(block: &Bound<'_, PyAny>) -> PyResult<()> {
+    if block.is_instance_of::<PyBool>() {
+        return Ok(());
+    }
+    let is_number = block.is_instance_of::<PyInt>() || block.is_instance_of::<PyFloat>();
+    if !is_number && !block.is_instance_of::<PyString>() && !block.is_instance_of::<PyDelta>() {
+        return Ok(());
+    }
+    let shown = block.repr()?;
+    let text =
+        format!("get(): block must be a bool, not {shown}: for a longest wait, call get(timeout={shown})");
+    Err(PyTypeError::new_err(text))
 }
 
 /// Returns the longest wait of a call, by the rules of `queue.Queue`; `None` is without a limit.
@@ -264,6 +280,7 @@ impl NativeWorkQueue {
     ///
     /// Args:
     ///     body: any bytes-like object.
+    ///     json: a value whose JSON is the body, as for `Store.append`.
     ///     keys: one key or several, as for `Store.append`.
     ///     tags: the tag.
     ///     properties: the message's own properties, as for `Store.append`.
@@ -285,10 +302,10 @@ impl NativeWorkQueue {
     ///     InvalidMessageError: a text or number that the format cannot hold; nothing was written.
     ///     InvalidOptionError: the delay is too long; nothing was written.
     #[pyo3(
-        signature = (body, *, keys = None, tags = None, properties = None, delay = None, deliver_at = None,
+        signature = (body = None, *, json = None, keys = None, tags = None, properties = None, delay = None, deliver_at = None,
                      dedup_id = None, durable = false, block = None, timeout = None, compression = None,
                      compress_over = None),
-        text_signature = "($self, body, *, keys=(), tags=None, properties=None, delay=None, deliver_at=None, \
+        text_signature = "($self, body=None, *, json=None, keys=(), tags=None, properties=None, delay=None, deliver_at=None, \
                           dedup_id=None, durable=False, block=True, timeout=None, compression=None, \
                           compress_over=None)"
     )]
@@ -296,7 +313,8 @@ impl NativeWorkQueue {
     fn put<'py>(
         &self,
         py: Python<'py>,
-        body: &Bound<'py, PyAny>,
+        body: Option<&Bound<'py, PyAny>>,
+        json: Option<&Bound<'py, PyAny>>,
         keys: Option<&Bound<'py, PyAny>>,
         tags: Option<&Bound<'py, PyAny>>,
         properties: Option<&Bound<'py, PyAny>>,
@@ -310,7 +328,7 @@ impl NativeWorkQueue {
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResult>> {
         let encoded = encode_with_id(keys, tags, properties, dedup_id)?;
-        let mut part = MessageParts::of_encoded(body_of(body)?, encoded);
+        let mut part = MessageParts::of_encoded(body_or_json(py, body, json)?, encoded);
         let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
         part.compress(&self.compression(compression, compress_over)?)?;
         let message = part.message(self.name(py).to_str()?, None, durable);
@@ -381,6 +399,7 @@ impl NativeWorkQueue {
     ///     Empty: no message, or none before the timeout.
     ///     CorruptionError: the next message is damaged, and `on_damage` is `"raise"`.
     ///     ShutDown: the queue was shut down and has no message left, or this handle is closed.
+    ///     TypeError: `block` is a duration: write `get(timeout=5)`, not `get(5)`.
     #[pyo3(signature = (block = None, timeout = None), text_signature = "($self, block=True, timeout=None)")]
     fn get<'py>(
         &self,
@@ -388,6 +407,7 @@ impl NativeWorkQueue {
         block: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, LeasedMessage>> {
+        block.map_or(Ok(()), check_block)?;
         let got = self.got(py, 1, patience(block, timeout)?)?.pop();
         got.map_or_else(|| Err(broker_to_py(self.queue()?.empty())), Ok)
     }
@@ -597,6 +617,16 @@ impl NativeWorkQueue {
         Ok(delays.into_iter().map(row).collect())
     }
 
+    fn _cancel(&self, py: Python<'_>, id: &str) -> PyResult<bool> {
+        let queue = self.queue()?;
+        delivered(py, || queue.cancel(id))
+    }
+
+    fn _cancel_at(&self, py: Python<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> PyResult<bool> {
+        let queue = self.queue()?;
+        delivered(py, || queue.cancel_at(topic, queue_id, queue_offset))
+    }
+
     /// Refuses further puts on every existing handle of this queue, and gets once the queue is empty.
     ///
     /// No message is lost. A handle that is created later, in this process or another, delivers the messages that are
@@ -620,12 +650,28 @@ impl NativeWorkQueue {
     ///
     /// Args:
     ///     limit: maximum number of dead letters; None is all.
+    ///     ids: only these dead letters, each by an id of the message that was put or of the dead letter.
     ///
     /// Returns:
     ///     The number of dead letters.
-    #[pyo3(signature = (limit = None))]
-    fn redrive(&self, py: Python<'_>, limit: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+    ///
+    /// Raises:
+    ///     RefusedError: the group has no dead letter with one of the ids; none was redriven.
+    #[pyo3(signature = (limit = None, *, ids = None))]
+    fn redrive(
+        &self,
+        py: Python<'_>,
+        limit: Option<&Bound<'_, PyAny>>,
+        ids: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
         let queue = self.queue()?;
+        if let Some(ids) = ids {
+            if limit.is_some() {
+                return Err(PyTypeError::new_err("give only one of limit and ids"));
+            }
+            let ids = text_list("ids", ids)?;
+            return delivered(py, || queue.redrive_ids(&ids));
+        }
         let limit = limit.map_or(Ok(u64::MAX), |limit| count("limit", limit))?;
         let mut moved = 0;
         while moved < limit {
@@ -638,6 +684,25 @@ impl NativeWorkQueue {
             }
         }
         Ok(moved)
+    }
+
+    /// Deletes dead letters of the group: they are not counted nor redriven any more.
+    ///
+    /// Their records stay in the topic `dead_letters` until the retention deletes them. The deletion is on the disk
+    /// when the call returns.
+    ///
+    /// Args:
+    ///     ids: an id of each: of the message that was put, or of the dead letter.
+    ///
+    /// Returns:
+    ///     The number of dead letters.
+    ///
+    /// Raises:
+    ///     RefusedError: the group has no dead letter with one of the ids; none was deleted.
+    ///     ShutDown: this handle is closed.
+    fn delete_dead_letters(&self, py: Python<'_>, ids: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let (queue, ids) = (self.queue()?, text_list("ids", ids)?);
+        delivered(py, || queue.delete_dead_letters(&ids))
     }
 
     /// Closes this handle: it gets and puts no more messages. A second call does nothing.

@@ -223,14 +223,15 @@ impl LoopPut {
     /// Converts the arguments of `WorkQueue.put`, except `dedup_id`, `block` and `timeout`.
     #[staticmethod]
     #[pyo3(
-        signature = (queue, body, *, keys = None, tags = None, properties = None, delay = None, deliver_at = None,
+        signature = (queue, body = None, *, json = None, keys = None, tags = None, properties = None, delay = None, deliver_at = None,
                      durable = false, compression = None, compress_over = None),
         text_signature = None
     )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn one(
         queue: &Bound<'_, NativeWorkQueue>,
-        body: &Bound<'_, PyAny>,
+        body: Option<&Bound<'_, PyAny>>,
+        json: Option<&Bound<'_, PyAny>>,
         keys: Option<&Bound<'_, PyAny>>,
         tags: Option<&Bound<'_, PyAny>>,
         properties: Option<&Bound<'_, PyAny>>,
@@ -240,7 +241,14 @@ impl LoopPut {
         compression: Option<&Bound<'_, PyAny>>,
         compress_over: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let mut part = MessageParts::of(body, keys, tags, properties, None, None)?;
+        let mut part = MessageParts::of(
+            arguments::body_or_json(queue.py(), body, json)?,
+            keys,
+            tags,
+            properties,
+            None,
+            None,
+        )?;
         let left = part.compress_in_loop(queue.get().compression(compression, compress_over)?)?;
         Self::of(vec![part.into_owned()], (false, left), delay, deliver_at, durable)
     }

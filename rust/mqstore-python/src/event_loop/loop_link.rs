@@ -23,7 +23,7 @@ use crate::convert::append_input::{
 };
 use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
-use crate::convert::arguments::{offset, queue, text};
+use crate::convert::arguments::{body_or_json, offset, queue, text};
 use crate::convert::batch_input::BatchInput;
 use crate::error::to_py;
 use crate::runtime::{ForkGuarded, SharedStore, detached};
@@ -253,7 +253,7 @@ impl LoopLink {
     /// The result of a queued append arrives under `number`. Numbers ascend. Returns False for a delayed message and
     /// for one with light queues: a thread must append it.
     #[pyo3(
-        signature = (number, topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
+        signature = (number, topic, body = None, *, json = None, keys = None, tags = None, properties = None, queue_id = None, flag = None,
                      born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None,
                      light_queues = None, compression = None, compress_over = None),
         text_signature = None
@@ -263,7 +263,8 @@ impl LoopLink {
         &self,
         number: u64,
         topic: &Bound<'py, PyAny>,
-        body: &Bound<'py, PyAny>,
+        body: Option<&Bound<'py, PyAny>>,
+        json: Option<&Bound<'py, PyAny>>,
         keys: Option<&Bound<'py, PyAny>>,
         tags: Option<&Bound<'py, PyAny>>,
         properties: Option<&Bound<'py, PyAny>>,
@@ -284,7 +285,8 @@ impl LoopLink {
         }
         let (py, store) = (topic.py(), self.shared.store()?);
         let topic = text("topic", topic)?;
-        let mut part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let mut part =
+            MessageParts::of(body_or_json(py, body, json)?, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let name = topic.to_str()?;
         let rule = self.owner.get().compression(compression, compress_over)?;

@@ -140,7 +140,7 @@ impl BatchReader {
             return Ok(());
         }
         Python::attach(|py| {
-            let signals = running.shared.say_notes(py, 1).and_then(|()| py.check_signals());
+            let signals = running.shared.say_notes(py).and_then(|()| py.check_signals());
             signals.map_err(|error| {
                 if error.is_instance_of::<PyKeyboardInterrupt>(py) {
                     // The consumer cannot take the signal: the interpreter raises it when it continues.

@@ -83,7 +83,7 @@ impl<S: ScanSink> ScanHandle<S> {
         };
         let store = shared.reads()?;
         let scan = about_topic(py, store, || store.scan(request, make))?;
-        shared.say_notes(py, 3)?;
+        shared.say_notes(py)?;
         let (start, limit, follows_entries) = (scan.start(), scan.limit(), scan.follows_entries());
         let scan = ForkGuarded::new(Arc::clone(&shared), scan);
         let calls_python = store.files().vfs.is_remote() || request.with_older;
@@ -130,7 +130,7 @@ impl<S: ScanSink> ScanHandle<S> {
             let step = step.inspect_err(|error| {
                 *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone_ref(py));
             })?;
-            self.shared.say_notes(py, 3)?;
+            self.shared.say_notes(py)?;
             match step {
                 ScanOutput::Batch(batch) => return Ok(Some(batch)),
                 ScanOutput::Later => py.check_signals()?,

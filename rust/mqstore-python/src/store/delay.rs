@@ -1,7 +1,7 @@
 //! Delayed messages: the time arguments of `append`, and the functions that change waiting messages.
 
 use mqstore::Store;
-use mqstore::delivery::{Accepted, DelayCounts, Due};
+use mqstore::delivery::{Accepted, DelayCounts, Due, JobRequest};
 use mqstore::io::Clock;
 use mqstore::message::NewMessage;
 use mqstore::options::OpenMode;
@@ -14,6 +14,9 @@ use crate::convert::arguments::{duration, number, time};
 use crate::error::log_notes;
 use crate::runtime::{delivered, detached};
 use crate::store::NativeStore;
+
+/// New messages of each work queue that are read for their delays, if all work queues are only counted.
+pub(crate) const MOST_READ: u64 = 100_000;
 
 /// The arguments of `append` that give the time of delivery.
 pub(crate) struct DeliveryTime<'a, 'py> {
@@ -120,8 +123,11 @@ pub(crate) fn delay_counts<'py>(store: &Bound<'py, NativeStore>) -> PyResult<Bou
         log_notes(py, core.user_notes())?;
         counts
     };
+    let request = JobRequest { topic: None, most: 0, read: MOST_READ };
+    let jobs = detached(py, || mqstore::delivery::jobs(core, &request))?;
     let dict = PyDict::new(py);
     dict.set_item("pending", counts.pending)?;
+    dict.set_item("jobs", jobs.values().map(|of| of.counts.delayed).sum::<u64>())?;
     dict.set_item("next_due", counts.next_due_ms)?;
     dict.set_item("delivered", counts.delivered)?;
     dict.set_item("cancelled", counts.cancelled)?;

@@ -2,11 +2,12 @@
 //!
 //! They return dicts in the JSON form. `mqstore._reports` converts them to dataclasses.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore::Store;
-use mqstore::delivery::{PendingDeliveries, first_unfinished};
+use mqstore::delivery::{JobRequest, PendingDeliveries, first_unfinished};
 use mqstore::error::StoreError;
 use mqstore::inspect::{LostRange, Problem, RaftInfo, RepairTarget, TieredInfo};
 use mqstore::io::SystemClock;
@@ -17,9 +18,11 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::convert::hooks::holder_rows;
 use crate::convert::options;
+use crate::delivery::consumer::job_counts;
 use crate::error::to_py;
 use crate::runtime::{detached, files_at};
 use crate::store::NativeStore;
+use crate::store::delay::MOST_READ;
 use crate::store::folder::StoreFolder;
 
 /// Rebuilds queues and index of the store at `path`. `options` is the dict of `mqstore._options.native_form`;
@@ -145,13 +148,15 @@ pub(crate) fn writer_pid(py: Python<'_>, path: PathBuf) -> Option<i32> {
 #[pyfunction]
 pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     let folder = StoreFolder::of(path)?;
-    let (mut report, (mut waiting, holders)) = detached(py, || {
+    let (mut report, (mut waiting, holders, jobs)) = detached(py, || {
         folder.read(|vfs| {
             let (clock, path, options) =
                 (Arc::new(SystemClock::new()), folder.path(), StoreOptions::default());
             mqstore::inspect::info_with(vfs, clock, path, &options, |store| {
                 store.find_deliveries_with(first_unfinished);
-                (PendingDeliveries::of(store), store.retention().segment_holders())
+                let request = JobRequest { topic: None, most: 0, read: MOST_READ };
+                let jobs = mqstore::delivery::jobs(store, &request);
+                (PendingDeliveries::of(store), store.retention().segment_holders(), jobs)
             })
         })
     })?;
@@ -160,7 +165,13 @@ pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<B
         report.notes.push(format!("the messages that keep segments are not shown ({error})"));
         Vec::new()
     });
+    let jobs = jobs.unwrap_or_else(|error| {
+        report.notes.push(format!("the work queues are not shown ({error})"));
+        BTreeMap::new()
+    });
     let found = PyDict::new(py);
+    let queues = jobs.iter().map(|((group, topic), of)| (group, topic, job_counts(of)));
+    found.set_item("work_queues", queues.collect::<Vec<_>>())?;
     found.set_item("layout", report.layout)?;
     found.set_item("written_by", report.written_by)?;
     found.set_item("clean", report.clean)?;

@@ -178,7 +178,7 @@ impl MessageIterator {
             state.or_done(|state| state.ahead(store, at_once))
         });
         let ahead = ahead.inspect_err(|error| self.note_failure(py, error))?;
-        self.shared.say_notes(py, 1)?;
+        self.shared.say_notes(py)?;
         let records = match ahead {
             LoopStep::Got(records) => records,
             LoopStep::Later => VecDeque::new(),
@@ -233,7 +233,7 @@ impl MessageIterator {
                 state.or_done(|state| state.step(store, started))
             });
             let step = step.inspect_err(|error| self.note_failure(py, error))?;
-            self.shared.say_notes(py, 1)?;
+            self.shared.say_notes(py)?;
             match step {
                 IteratorStep::Got(record) => return Ok(Some(record.into())),
                 IteratorStep::End => return Ok(None),

@@ -65,7 +65,7 @@ impl TableLoad {
                 }
             }
         })?;
-        self.shared.say_notes(py, 1)?;
+        self.shared.say_notes(py)?;
         Ok(goes_on)
     }
 }

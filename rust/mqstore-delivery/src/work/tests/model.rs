@@ -158,7 +158,7 @@ proptest! {
                 }
             }
             let (counts, delays) = (queue.counts().unwrap(), queue.delays().unwrap());
-            let listed = crate::jobs(&store, &crate::JobRequest { topic: None, most: 1000 }).unwrap();
+            let listed = crate::jobs(&store, &crate::JobRequest { topic: None, most: 1000, read: u64::MAX }).unwrap();
             let listed = listed.into_values().next().unwrap_or_default();
             // A lease that has ended counts as one until the next get.
             let ended = counts.leased - listed.counts.leased;

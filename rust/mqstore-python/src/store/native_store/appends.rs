@@ -9,7 +9,7 @@ use super::NativeStore;
 use crate::convert::append_input::{CompressionArguments, MessageBatch, compress_all, rule_for_many};
 use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
-use crate::convert::arguments::{light_queues as light_queues_of, text};
+use crate::convert::arguments::{text, text_list};
 use crate::error::invalid;
 use crate::runtime::detached;
 use crate::store::delay;
@@ -27,7 +27,8 @@ impl NativeStore {
         light_queues: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<AppendResult> {
         let py = topic.py();
-        let light_queues = light_queues.map(light_queues_of).transpose()?.unwrap_or_default();
+        let light_queues =
+            light_queues.map(|names| text_list("light_queues", names)).transpose()?.unwrap_or_default();
         if !light_queues.is_empty() {
             if when.due(&**store.clock())?.is_some() {
                 return Err(invalid(

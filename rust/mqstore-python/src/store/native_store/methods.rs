@@ -21,7 +21,9 @@ use crate::arrow::append_stream::append_rows;
 use crate::convert::append_input::{MessageParts, parts};
 use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
-use crate::convert::arguments::{count, number, offset, offsets, queue, read_bound, text, time, wait};
+use crate::convert::arguments::{
+    body_or_json, count, number, offset, offsets, queue, read_bound, text, time, wait,
+};
 use crate::convert::batch_input::BatchInput;
 use crate::convert::filter::message_filter;
 use crate::convert::hooks::report_dict;
@@ -120,6 +122,7 @@ impl NativeStore {
     /// Args:
     ///     topic: created with `default_queues` queues if it does not exist.
     ///     body: any bytes-like object.
+    ///     json: a value whose JSON is the body, in UTF-8 without blanks; give it instead of `body`.
     ///     keys: one key or several, by which `lookup` finds the message. A key contains no space.
     ///     tags: the tag that tag filters compare.
     ///     properties: the message's own properties. Reserved names are refused, except `UNIQ_KEY`, which replaces the
@@ -150,10 +153,10 @@ impl NativeStore {
     ///     TopicNotFoundError: no such queue, or no such topic while `auto_create_topics` is off.
     ///     Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
     #[pyo3(
-        signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
+        signature = (topic, body = None, *, json = None, keys = None, tags = None, properties = None, queue_id = None, flag = None,
                      born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None,
                      light_queues = None, compression = None, compress_over = None),
-        text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
+        text_signature = "($self, topic, body=None, *, json=None, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
                           born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, \
                           light_queues=(), compression=None, compress_over=None)"
     )]
@@ -161,7 +164,8 @@ impl NativeStore {
     fn append(
         &self,
         topic: &Bound<'_, PyAny>,
-        body: &Bound<'_, PyAny>,
+        body: Option<&Bound<'_, PyAny>>,
+        json: Option<&Bound<'_, PyAny>>,
         keys: Option<&Bound<'_, PyAny>>,
         tags: Option<&Bound<'_, PyAny>>,
         properties: Option<&Bound<'_, PyAny>>,
@@ -178,7 +182,14 @@ impl NativeStore {
     ) -> PyResult<AppendResult> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
-        let mut part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let mut part = MessageParts::of(
+            body_or_json(topic.py(), body, json)?,
+            keys,
+            tags,
+            properties,
+            flag,
+            born_timestamp,
+        )?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         part.compress(&self.compression(compression, compress_over)?)?;
         let message = part.message(topic.to_str()?, queue_id, durable);
@@ -329,7 +340,7 @@ impl NativeStore {
     fn topics(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let store = self.core()?;
         let found = reading(py, store, || store.topics())?;
-        self.shared.say_notes(py, 1)?;
+        self.shared.say_notes(py)?;
         Ok(found)
     }
 
@@ -439,7 +450,7 @@ impl NativeStore {
     fn _queues(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<QueueRow>> {
         let store = self.core()?;
         let found = about_topic(py, store, || store.queues(topic))?;
-        self.shared.say_notes(py, 2)?;
+        self.shared.say_notes(py)?;
         Ok(found
             .into_iter()
             .map(|queue| {
@@ -538,7 +549,7 @@ impl NativeStore {
         let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or_default();
         let read = TopicRead { topic, queue_id, start: None, end: None, filter: filter.as_ref(), on_damage };
         let found = interruptible(py, store, |pause| store.tail(&read, most, pause))?;
-        self.shared.say_notes(py, 1)?;
+        self.shared.say_notes(py)?;
         let messages = found.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
         PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)
     }
@@ -553,7 +564,7 @@ impl NativeStore {
     fn count(&self, py: Python<'_>, topic: &str) -> PyResult<u64> {
         let store = self.reads()?;
         let messages = interruptible(py, store, |pause| store.count(topic, pause))?;
-        self.shared.say_notes(py, 1)?;
+        self.shared.say_notes(py)?;
         Ok(messages)
     }
 
@@ -579,7 +590,7 @@ impl NativeStore {
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Option<StoredMessage>> {
         let store = self.reads()?;
         let found = reading(py, store, || message_of_id(store, id))?;
-        self.shared.say_notes(py, 1)?;
+        self.shared.say_notes(py)?;
         Ok(found.map(StoredMessage::from))
     }
 
@@ -687,7 +698,7 @@ impl NativeStore {
             }
         };
         let found = about_topic(py, store, || store.offset_for_time(topic, queue_id, when, boundary))?;
-        self.shared.say_notes(py, 1)?;
+        self.shared.say_notes(py)?;
         Ok(found)
     }
 

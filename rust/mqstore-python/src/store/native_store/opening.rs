@@ -61,11 +61,10 @@ impl NativeStore {
         let shared = SharedStore::new(store, text, faulty);
         let place = folder.is_remote().then(|| path.unbind());
         let store = Self { shared, path: name, place, mode, host, default_queues, compression };
-        // The four frames are `open`, `opened`, `Store._open` and the constructor.
-        store.shared.say_notes(py, 4)?;
+        store.shared.say_notes(py)?;
         delay::begin(py, store.core()?)?;
         // The open of delayed messages may add notes.
-        store.shared.say_notes(py, 4)?;
+        store.shared.say_notes(py)?;
         Ok(store)
     }
 }

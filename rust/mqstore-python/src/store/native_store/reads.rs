@@ -74,7 +74,7 @@ impl NativeStore {
     /// Returns an iterator of the messages of `source`.
     pub(super) fn iterator(slf: &Bound<'_, Self>, source: IteratorSource) -> PyResult<MessageIterator> {
         let shared = &slf.get().shared;
-        shared.say_notes(slf.py(), 1)?;
+        shared.say_notes(slf.py())?;
         Ok(MessageIterator::new(slf.clone().unbind(), Arc::clone(shared), source))
     }
 }

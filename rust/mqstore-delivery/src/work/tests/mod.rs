@@ -6,6 +6,7 @@ mod model;
 mod nonblocking;
 mod pop_takeover;
 mod waiting;
+mod year;
 
 use std::time::Duration;
 

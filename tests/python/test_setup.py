@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from conftest import until
+
 ROOT = Path(__file__).resolve().parents[2]
 UNIX = (
     *("awk", "bash", "cat", "cp", "date", "df", "dirname", "du", "env", "grep", "head", "mkdir", "mktemp", "paste"),
-    *("rm", "sed", "sh", "sort", "tail", "tee", "uname"),
+    *("rm", "sed", "sh", "sleep", "sort", "tail", "tee", "uname"),
 )
 
 
@@ -199,6 +201,46 @@ def test_the_runner_runs_every_part_and_says_how_each_ended(machine: Machine) ->
         "install maven",
     ):
         assert ending in summary
+
+
+@pytest.mark.slow
+def test_joined_parts_run_at_the_same_time_and_show_their_output_one_after_the_other(machine: Machine) -> None:
+    # Each part waits until the other one runs.
+    meet = "touch {0}; until [ -f {1} ]; do sleep 0.1; done; echo {0} saw {1}; "
+    machine.program("touch", ': > "$1"')
+    result = "echo 'test result: {0}. {1} passed; {2} failed; 0 ignored; 0 measured'; exit {2}"
+    machine.program("cargo", meet.format("cargo", "python") + result.format("FAILED", 3, 1))
+    python = meet.format("python", "cargo") + "sleep 2; echo '==== 7 passed in 0.10s ===='"
+    machine.program(str(machine.root / ".venv/bin/python"), python)
+    found = machine.run("bash", "tools/run_tests.sh", "python+sim")
+    assert found.returncode == 1
+    assert found.stdout.index("cargo saw python") < found.stdout.index("python saw cargo")
+    summary = found.stdout.partition("==== summary ====")[2]
+    assert [line.split()[:2] for line in summary.strip().splitlines()] == [["sim", "FAILED"], ["python", "passed"]]
+    assert (machine.root / ".venv/.mqstore/logs/sim.log").read_text().startswith("cargo saw python")
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_all_parts_that_run_at_the_same_time(machine: Machine) -> None:
+    machine.program("cargo", "echo $$ > cargo.pid; exec sleep 50")
+    machine.program(str(machine.root / ".venv/bin/python"), "echo $$ > python.pid; exec sleep 50")
+    command = ["bash", "tools/run_tests.sh", "python+sim"]
+    environment = {"PATH": str(machine.bin), "HOME": str(machine.root)}
+    runner = subprocess.Popen(command, cwd=machine.root, env=environment, stdout=subprocess.DEVNULL)
+    files = [machine.root / "cargo.pid", machine.root / "python.pid"]
+    until(lambda: all(file.is_file() and file.read_text().endswith("\n") for file in files))
+    runner.terminate()
+    assert runner.wait(timeout=30) == 130
+    for file in files:
+        until(lambda: not _runs(int(file.read_text())))  # noqa: B023
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.slow

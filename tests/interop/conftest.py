@@ -47,11 +47,19 @@ BY_SCENARIO = {
 """The files whose tests share directories that RocketMQ writes, about half of the time of a version."""
 NEWEST_ONLY = WAITING | {
     "test_archive",
+    "test_corpus",
     "test_damage",
+    "test_dledger",
+    "test_extension",
+    "test_light_queues",
     "test_spark_compacts_what_rocketmq_wrote",
     "test_the_configuration_of_a_broker_in_rocksdb",
+    "test_tiered",
+    "test_topic_retention",
 }
 """Slow files and tests that hardly depend on the version. Outside the soak, they run for the newest version only."""
+NEWEST_CASES = {"emptied", "rewritten", "without_queues"}
+"""The same for parameters of `test_closed_log`. The other cases, closed and killed, run for each version."""
 
 PASSED = pytest.StashKey[bool]()
 TALLIES: pytest.StashKey[Tallies] = pytest.StashKey()
@@ -84,14 +92,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests to the soak, except for the newest version."""
+    """Sort the tests, and leave slow ones to the soak, except for the newest version."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: _rank(_stem(item.nodeid)) if here in item.path.parents else 0)
     if os.environ.get("MQSTORE_SOAK"):
         return
-    dropped = [
-        item
-        for item in items
-        if {_stem(item.nodeid), item.name.partition("[")[0]} & NEWEST_ONLY and _version(item.nodeid) != VERSIONS[-1]
-    ]
+    dropped = [item for item in items if _is_rare(item) and _version(item.nodeid) != VERSIONS[-1]]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
@@ -101,8 +107,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Choose the tests that share a process, for `--dist loadscope`.
 
-    Tests of one version share two processes, each with one JVM: those that share directories, and the others. Each
-    test with its own JVMs is a separate group, so that these tests can wait at the same time.
+    The tests of one version that share directories share a process with one JVM. Each test with its own JVMs is a
+    separate group, so that these tests can wait at the same time. The other tests of a file and a version are a group.
+    The groups start in the order of the tests.
     """
     if config.getvalue("dist") != "loadscope":
         return None
@@ -111,9 +118,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByVersion(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             stem = _stem(nodeid)
-            return nodeid if stem in ALONE else f"{_version(nodeid)} {stem in BY_SCENARIO}"
+            if stem in ALONE:
+                return nodeid
+            return f"{_version(nodeid)} {'scenarios' if stem in BY_SCENARIO else stem}"
 
+    # xdist would start the groups with most tests first. Those of a single test take longest.
+    config.option.loadscopereorder = False
     return ByVersion(config, log)
+
+
+def _rank(stem: str) -> int:
+    """Return the place of a file in the order of the tests, so that the longest groups start first."""
+    return 0 if stem in BY_SCENARIO else 1 if stem in ALONE else 2
+
+
+def _is_rare(item: pytest.Item) -> bool:
+    """Return whether a test runs for the newest version only."""
+    stem, (name, _, parameters) = _stem(item.nodeid), item.name.partition("[")
+    rare_case = stem == "test_closed_log" and NEWEST_CASES & set(parameters.rstrip("]").split("-"))
+    return bool({stem, name} & NEWEST_ONLY or rare_case)
 
 
 def _stem(nodeid: str) -> str:

@@ -1,6 +1,6 @@
 """Kills a writer at a random moment. Everything acknowledged must be in the store.
 
-300 runs (2,000 with MQSTORE_SOAK). Each starts a busy writer, kills it with SIGKILL after a random time, and checks the
+150 runs (2,000 with MQSTORE_SOAK). Each starts a busy writer, kills it with SIGKILL after a random time, and checks the
 directory as the next process finds it. The promises:
 
 * Every append that returned is in the store, with its body, at its queue offset and log offset, in ``sync`` mode and in
@@ -27,7 +27,7 @@ import pytest
 import mqstore
 from kill_child import OPTIONS
 
-RUNS = 2000 if os.environ.get("MQSTORE_SOAK") else 300
+RUNS = 2000 if os.environ.get("MQSTORE_SOAK") else 150
 WORKERS = max(2, os.cpu_count() or 1)
 CHILD = Path(__file__).with_name("kill_child.py")
 

@@ -1,6 +1,6 @@
 """Kills a process with a producer and workers many times. The promises of the work queue must hold.
 
-60 kills (300 with MQSTORE_SOAK), several in a row on each store. The promises:
+36 kills (300 with MQSTORE_SOAK), several in a row on each store. The promises:
 
 * Every message whose put returned is finished by a worker or becomes a dead letter.
 * No message is delivered again after its ack returned.
@@ -25,7 +25,7 @@ import pytest
 import mqstore
 from worker_child import MAX_ATTEMPTS, OPTIONS, is_bad, open_queue, work
 
-KILLS = 300 if os.environ.get("MQSTORE_SOAK") else 60
+KILLS = 300 if os.environ.get("MQSTORE_SOAK") else 36
 STORES = max(4, KILLS // 25)
 CHILD = Path(__file__).with_name("worker_child.py")
 

@@ -11,10 +11,11 @@ PY := .venv/bin/python
 ARGS ?=
 # The folder in which `make demo` puts its store; a temporary folder by default.
 STORE ?=
-# The parts of `make test`, in order. `make check` has shorter ones. `make soak` has one more.
-PARTS ?= lint types rust sim loom python spark interop
-check: PARTS = commits lint types unit sample
-soak: PARTS = lint types rust sim loom threads python spark interop
+# The parts of `make test`, in order. A plus joins parts that run at the same time, because they mostly wait or use one
+# core. `make check` has shorter ones. `make soak` has two more.
+PARTS ?= lint rust sim types+loom python+spark+interop
+check: PARTS = commits lint rustdoc types unit sample
+soak: PARTS = lint rustdoc types rust sim loom threads python spark interop
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo check test test-rust test-sim test-python test-spark test-interop lint types bench bench-python bench-compare bench-curves bench-flames bench-check fuzz soak docs clean
@@ -59,8 +60,8 @@ test-spark: setup ## Run the Python tests on a local Spark
 test-interop: setup ## Exchange stores with RocketMQ's own library in both directions (needs a JDK and Maven)
 	@bash tools/run_tests.sh interop
 
-lint: setup ## Check formatting and lints of Rust and Python
-	@bash tools/run_tests.sh lint
+lint: setup ## Check formatting and lints of Rust and Python, and links in the Rust documentation
+	@bash tools/run_tests.sh lint rustdoc
 
 types: setup ## Check static types, and the native module against its stub
 	@bash tools/run_tests.sh types

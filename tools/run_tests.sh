@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs parts of the tests one after the other, all of them even if one fails, and prints a table at the end.
 #
-#   tools/run_tests.sh PART...     parts: commits lint types unit sample rust sim loom threads python spark interop
+#   tools/run_tests.sh PART...     parts: commits lint rustdoc types unit sample rust sim loom threads python
+#                                spark interop
 #
 # Parts that are joined by a plus (spark+interop) run at the same time: one computes while the other waits.
 #
@@ -35,20 +36,22 @@ cannot_run=77 # a part's status, with the reason as the last line of its output
 no_tests=5    # pytest's status
 
 # limit PART: the maximum seconds of a part, with its build. Each limit is about two and a half times what an idle
-# machine with two cores needs. So a run passes on a busy machine, but a suite that doubles its time fails.
+# machine with two cores needs, together with the parts that `make test` runs at the same time. So a run passes on a
+# busy machine, but a suite that doubles its time fails.
 limit() {
     case ${SOAK:+soak-}$1 in
         lint) echo 300 ;;
+        rustdoc) echo 240 ;;
         commits) echo 60 ;;
-        types) echo 120 ;;
+        types) echo 180 ;;
         unit) echo 300 ;;
         sample) echo 240 ;;
         rust) echo 900 ;;
-        sim) echo 900 ;;
+        sim) echo 800 ;;
         loom) echo 300 ;;
-        python) echo 900 ;;
-        spark) echo 900 ;;
-        interop) echo 900 ;;
+        python) echo 1800 ;;
+        spark) echo 1800 ;;
+        interop) echo 1800 ;;
         threads) echo 3600 ;;
         soak-sim) echo 18000 ;;
         soak-*) echo 7200 ;;
@@ -65,14 +68,17 @@ part_lint() {
     local worst=0 script
     each cargo fmt --all --check
     each cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
-    # Finds broken links in comments.
-    each env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --workspace --no-deps --exclude mqstore-python
     each "$bin/ruff" check --quiet .
     each "$bin/ruff" format --check --quiet .
     for script in tools/*.sh tools/java_home .ci/run; do
         bash -n "$script" || worst=1
     done
     return "$worst"
+}
+
+# Finds broken links in comments. A separate part, not in `make test`, because it checks all crates once more.
+part_rustdoc() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --workspace --no-deps --exclude mqstore-python
 }
 
 # The messages of new commits; not in `make test`, because a merge may bring other messages.

@@ -15,13 +15,16 @@ import pytest
 import mqstore
 from archive_manifests import encoded
 from conftest import SMALL, target_at
-from failing_requests import WAYS, KilledError, failing
+from failing_requests import KilledError, failing
 from mqstore import _native
 from mqstore._archive import place as places
 from mqstore._archive.archive import _SIZES as SIZES
 from mqstore._remote.failure import RequestFailure
 from python_folders import Directory, python_transport, with_directories
 from restored_stores import SEGMENT, assert_identical, fill, filled_store, keeping, segments
+
+RARE_WAYS = ("kill before", "lost request")
+"""The ways in which the request is not carried out."""
 
 pytest.importorskip("pyarrow")
 
@@ -94,7 +97,9 @@ class Requests:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["kill after", "lost answer", *(pytest.param(way, marks=pytest.mark.soak) for way in RARE_WAYS)]
+)
 def test_whichever_request_fails_nothing_is_lost(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each failure, retention deletes only what a readable archive has, and the next run continues."""
     # One range and one upload at a time, so that the requests have an order.

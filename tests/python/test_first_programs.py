@@ -67,7 +67,7 @@ def words(lines: list[str], verb: str) -> list[str]:
     return [line.partition(" ")[2] for line in lines if line.partition(" ")[0] == verb]
 
 
-@pytest.mark.parametrize("last", [0, 57, 99])
+@pytest.mark.parametrize("last", [57, *(pytest.param(last, marks=pytest.mark.soak) for last in (0, 99))])
 def test_a_durable_log(tmp_path: Path, cli: Cli, last: int) -> None:
     before = run("durable_log", tmp_path, until=f"stored {last}")
     check_after_the_kill(tmp_path / "data", cli)
@@ -81,7 +81,7 @@ def test_a_durable_log(tmp_path: Path, cli: Cli, last: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("last", ["put 7", "begun picture 9", "done picture 15"])
+@pytest.mark.parametrize("last", [pytest.param("put 7", marks=pytest.mark.soak), "begun picture 9", "done picture 15"])
 def test_a_job_queue_with_two_workers(tmp_path: Path, cli: Cli, last: str) -> None:
     before = run("job_queue", tmp_path, until=last)
     check_after_the_kill(tmp_path / "data", cli)
@@ -98,7 +98,7 @@ def test_a_job_queue_with_two_workers(tmp_path: Path, cli: Cli, last: str) -> No
         assert store.count("pictures") == 20
 
 
-@pytest.mark.parametrize("last", ["noted tea", "noted eggs", "reminder tea"])
+@pytest.mark.parametrize("last", [pytest.param("noted tea", marks=pytest.mark.soak), "noted eggs", "reminder tea"])
 def test_a_delayed_reminder(tmp_path: Path, cli: Cli, last: str) -> None:
     before = run("delayed_reminder", tmp_path, "tea", "0.3", "eggs", "0.8", until=last)
     check_after_the_kill(tmp_path / "data", cli)
@@ -111,7 +111,7 @@ def test_a_delayed_reminder(tmp_path: Path, cli: Cli, last: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("last", ["noted lamp 4", "paid lamp 4", "sold lamp 4"])
+@pytest.mark.parametrize("last", ["noted lamp 4", "paid lamp 4", pytest.param("sold lamp 4", marks=pytest.mark.soak)])
 def test_an_outbox(tmp_path: Path, cli: Cli, last: str) -> None:
     before = run("outbox", tmp_path, until=last)
     check_after_the_kill(tmp_path / "data", cli)
@@ -127,7 +127,7 @@ def test_an_outbox(tmp_path: Path, cli: Cli, last: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("last", [0, 42, 99])
+@pytest.mark.parametrize("last", [42, *(pytest.param(last, marks=pytest.mark.soak) for last in (0, 99))])
 def test_a_key_table(tmp_path: Path, cli: Cli, last: int) -> None:
     before = run("key_table", tmp_path, until=f"counted {last}")
     check_after_the_kill(tmp_path / "data", cli)

@@ -185,7 +185,7 @@ def run(code: str, home: Path, *arguments: Any, **sizes: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "most"), [(256, 128), (64, 32)])
+@pytest.mark.parametrize(("limit", "most"), [pytest.param(256, 128, marks=pytest.mark.soak), (64, 32)])
 def test_many_topics(tmp_path: Path, limit: int, most: int) -> None:
     opened, bound = json.loads(run(MANY_TOPICS, tmp_path / "s", limit))
     assert bound == most

@@ -26,8 +26,9 @@ mkdir -p "$logs"
 # The binding is checked with the interpreter for which it is built.
 export PYO3_PYTHON=$bin/python
 export SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$bin/python PYSPARK_DRIVER_PYTHON=$bin/python
-# A build from scratch is faster without incremental files, which only a second build reads.
-[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
+# A build from scratch is faster without incremental files, which only a second build reads, and without line numbers. A
+# backtrace still has the names. With fewer units, each crate has fewer copies of shared generic code.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=4
 ARGS=${ARGS:-}
 SOAK=${MQSTORE_SOAK:-}
 WORKERS=${MQSTORE_WORKERS:-2}

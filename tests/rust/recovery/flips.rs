@@ -1,4 +1,4 @@
-//! Changes each byte of a small store, one at a time.
+//! Changes each byte of a small store, one at a time. `make test` changes each seventh byte of the log.
 //!
 //! Whatever the byte is, an open for reading or for writing ends in a store or in a typed error. An open for
 //! writing that succeeds has every message that the change did not hit, or it keeps the removed bytes in
@@ -15,8 +15,18 @@ use crate::{
 const MESSAGES: usize = 70;
 const SYNCED: usize = 45;
 
+fn soak() -> bool {
+    std::env::var_os("MQSTORE_SOAK").is_some()
+}
+
 fn masks() -> &'static [u8] {
-    if std::env::var_os("MQSTORE_SOAK").is_some() { &[1, 2, 4, 8, 16, 32, 64, 128, 255] } else { &[0x41] }
+    if soak() { &[1, 2, 4, 8, 16, 32, 64, 128, 255] } else { &[0x41] }
+}
+
+/// Of the bytes of the log, the soak changes each one and `make test` each seventh one. The sizes of the records differ
+/// by multiples of 30, so that each byte of a record is changed in some record.
+fn log_step() -> usize {
+    if soak() { 1 } else { 7 }
 }
 
 /// The number of messages of `wanted` in `found`, which has them in order. Panics at any other message.
@@ -76,7 +86,7 @@ fn check(world: &Simulated, below_mark: bool, what: &str) {
     }
 }
 
-/// Changes each byte of the log in turn.
+/// Changes the bytes of the log in turn.
 fn each_byte_of_the_log(options: &StoreOptions, clean: bool) {
     let (world, store) = written(options.clone(), MESSAGES, SYNCED);
     let mark = {
@@ -87,9 +97,7 @@ fn each_byte_of_the_log(options: &StoreOptions, clean: bool) {
     let end = store.stats().unwrap().log_max_offset;
     let world = stopped(world, store, clean);
     assert!((12 << 10..24 << 10).contains(&end), "{end} bytes");
-    // A closed store differs only by its mark. There a sample of the bytes is enough, except in the long run.
-    let step = if clean && masks().len() == 1 { 5 } else { 1 };
-    for offset in (0..end).step_by(step) {
+    for offset in (0..end).step_by(log_step()) {
         for mask in masks() {
             let damaged = copy(&world);
             damaged.vfs.flip(&segment(offset / crate::SEGMENT), offset % crate::SEGMENT, *mask).unwrap();
@@ -114,7 +122,7 @@ fn each_byte_of_the_log_of_a_salvaged_store() {
     let (world, store) = written(options, MESSAGES, MESSAGES);
     let end = store.stats().unwrap().log_max_offset;
     let world = stopped(world, store, false);
-    for offset in (0..end).step_by(3) {
+    for offset in (0..end).step_by(log_step()) {
         let damaged = copy(&world);
         damaged.vfs.flip(&segment(offset / crate::SEGMENT), offset % crate::SEGMENT, 0x41).unwrap();
         let what = format!("byte {offset}");

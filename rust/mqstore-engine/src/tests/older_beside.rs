@@ -210,6 +210,7 @@ fn model(seed: u64) -> usize {
 
 #[test]
 fn reads_next_to_a_writer_that_archives_and_deletes_have_no_gap() {
-    let interrupted: usize = (0..150).map(model).sum();
-    assert!(interrupted > 500, "{interrupted}");
+    let seeds = if std::env::var_os("MQSTORE_SOAK").is_some() { 300 } else { 60 };
+    let interrupted: usize = (0..seeds).map(model).sum();
+    assert!(interrupted > 200, "{interrupted}");
 }

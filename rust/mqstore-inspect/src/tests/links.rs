@@ -8,6 +8,7 @@ use std::process::Command;
 use mqstore_io::sim::SimOptions;
 use tempfile::TempDir;
 
+use super::stops_step;
 use crate::{RepairReport, RepairTarget};
 use mqstore_engine::testing::*;
 
@@ -212,7 +213,7 @@ fn a_rebuild_of_linked_folders_can_stop_anywhere() {
     let frozen: Vec<_> =
         sim.take_all_frozen().into_iter().filter(|(operation, _)| *operation <= end).collect();
     assert!(frozen.len() > 60, "{} moments", frozen.len());
-    for (operation, stopped) in frozen {
+    for (operation, stopped) in frozen.into_iter().step_by(stops_step()) {
         for sim in [stopped.kill().unwrap(), stopped.crash(operation).unwrap()] {
             let world = world.on(Arc::new(sim));
             let store = world.open(OpenMode::ReadWrite, &small()).unwrap();

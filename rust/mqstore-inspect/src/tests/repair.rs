@@ -8,6 +8,7 @@ use mqstore_format::offset_file_name;
 use mqstore_io::{Access, SimVfs};
 
 use super::rebuild::tree;
+use super::stops_step;
 use crate::RepairReport;
 use mqstore_engine::testing::*;
 
@@ -422,7 +423,7 @@ fn a_repair_that_is_stopped_anywhere_is_ended_by_another() {
     let expected = lasting(&world);
     check(&world, &placed, &lost);
     assert!(frozen.len() > 200, "{} moments", frozen.len());
-    for (operation, stopped) in frozen {
+    for (operation, stopped) in frozen.into_iter().step_by(stops_step()) {
         for sim in [stopped.kill().unwrap(), stopped.crash(operation).unwrap()] {
             let world = world.on(Arc::new(sim));
             let report = repair(&world);

@@ -402,6 +402,6 @@ fn each_run_whose_calls_fail_has_one_commit_or_none() {
 
 #[test]
 fn a_target_that_behaves_badly_has_one_commit_or_none() {
-    let seeds = if crate::crashes::soak() { 4_000 } else { 60 };
+    let seeds = if crate::crashes::soak() { 4_000 } else { 30 };
     crate::crashes::must_hold(hunt_targets(seeds, &|| false));
 }

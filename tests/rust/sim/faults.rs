@@ -211,9 +211,9 @@ fn sweep(
         let options = tiny(durability);
         for (number, (errno, errno_name)) in errnos.iter().enumerate() {
             for sticky in [false, true] {
-                // The first error is tried at every call, each other error at every fourth call, with a
+                // The first error is tried at every call, each other error at every thirteenth call, with a
                 // different start.
-                let (first, step) = if number == 0 || soak() { (1, 1) } else { (number as u64, 4) };
+                let (first, step) = if number == 0 || soak() { (1, 1) } else { (3 * number as u64, 13) };
                 for nth in (first..=most).step_by(step) {
                     if stop() {
                         return Ok(runs);

@@ -373,7 +373,7 @@ fn copied(before: &SimVfs) -> Result<u64, String> {
 
 #[test]
 fn what_is_known_of_topics_and_groups_survives_any_crash() {
-    let tried = crate::crashes::must_hold(hunt(crate::crashes::calls_step(), &|| false));
+    let tried = crate::crashes::must_hold(hunt(crate::crashes::short_calls_step(), &|| false));
     println!("metadata: {tried} states");
     assert!(tried > 1_000);
 }

@@ -328,8 +328,8 @@ fn whole(store: &Store, all: &[Told], call: u64, known: &dyn Fn(u64, u64) -> boo
 }
 
 /// Ends a session after each call that changes the disk.
-pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
-    let ends = Ends { name: "delays", replay: "d0-0".to_owned(), limits: LIMITS, step: 1, stop };
+pub(crate) fn hunt(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let ends = Ends { name: "delays", replay: "d0-0".to_owned(), limits: LIMITS, step, stop };
     let world = ends.beside(begin)?;
     world.clock.set(BEGIN_MS);
     ends.each(&world, session, |end, all, rng| check(end, all, rng))
@@ -337,7 +337,7 @@ pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
 
 #[test]
 fn a_delayed_message_comes_once_and_never_early() {
-    let tried = crate::crashes::must_hold(hunt(&|| false));
+    let tried = crate::crashes::must_hold(hunt(crate::crashes::calls_step(), &|| false));
     println!("delays: {tried} states");
     assert!(tried > 300);
 }

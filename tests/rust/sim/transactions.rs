@@ -219,15 +219,15 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
 }
 
 /// Ends a session after each call that changes the disk.
-pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
-    let ends = Ends { name: "transactions", replay: "t0-0".to_owned(), limits: LIMITS, step: 1, stop };
+pub(crate) fn hunt(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let ends = Ends { name: "transactions", replay: "t0-0".to_owned(), limits: LIMITS, step, stop };
     let world = ends.beside(begin)?;
     ends.each(&world, session, |end, all, rng| check(end, all, rng))
 }
 
 #[test]
 fn a_transaction_is_there_whole_or_not_at_all() {
-    let tried = crate::crashes::must_hold(hunt(&|| false));
+    let tried = crate::crashes::must_hold(hunt(crate::crashes::calls_step(), &|| false));
     println!("transactions: {tried} states");
     assert!(tried > 300);
 }

@@ -13,7 +13,7 @@ ARGS ?=
 STORE ?=
 # The parts of `make test`, in order. A plus joins parts that run at the same time, because they mostly wait or use one
 # core. `make check` has shorter ones. `make soak` has two more.
-PARTS ?= lint rust sim types+loom python+spark+interop
+PARTS ?= lint rust sim types+loom python spark+interop
 check: PARTS = commits lint rustdoc types unit sample
 soak: PARTS = lint rustdoc types rust sim loom threads python spark interop
 

@@ -50,9 +50,9 @@ limit() {
         rust) echo 900 ;;
         sim) echo 800 ;;
         loom) echo 300 ;;
-        python) echo 1800 ;;
-        spark) echo 1800 ;;
-        interop) echo 1800 ;;
+        python) echo 900 ;;
+        spark) echo 1500 ;;
+        interop) echo 1500 ;;
         threads) echo 3600 ;;
         soak-sim) echo 18000 ;;
         soak-*) echo 7200 ;;

@@ -407,9 +407,9 @@ def test_a_body_of_json(store: mqstore.Store) -> None:
         assert message.json() == value
     assert mqstore.Message(json=0) == mqstore.Message(b"0")
     for call in (store.append, store.transaction().append):
-        with pytest.raises(TypeError, match="give a body or json, and not both"):
+        with pytest.raises(TypeError, match="give a bytes-like body or json, and not both"):
             call("orders")
-        with pytest.raises(TypeError, match="give a body or json, and not both"):
+        with pytest.raises(TypeError, match="give a bytes-like body or json, and not both"):
             call("orders", b"", json=1)
     with pytest.raises(TypeError, match="not JSON serializable"):
         store.append("orders", json=b"x")

@@ -388,7 +388,7 @@ def test_dead_letters_are_listed_and_redriven(home: Path, cli: Cli) -> None:
 
 def test_jobs_and_dead_letters_by_id(home: Path, cli: Cli) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
-        with store.work_queue("jobs", "mailers", max_attempts=1) as queue:
+        with store.work_queue("jobs", "mailers", max_attempts=1, visibility_timeout=3600) as queue:
             dead = [queue.put(b"dead %d" % number, keys="k") for number in range(3)]
             for _ in dead:
                 queue.get().nack(reason="no such address")

@@ -101,7 +101,7 @@ def blocks(page: str) -> list[str]:
                 "resize cat.png 1",
                 "10 WorkQueueCounts",
                 "1",
-                *("True", "['invoice 17'] []", "2 WorkQueueCounts"),
+                *("True", "['invoice 17'] []", "True", "2 WorkQueueCounts"),
                 *("without a worker mails no such address", "1 1", "full", "True"),
             ],
         ),

@@ -172,8 +172,8 @@ SIGNATURES = {
     "storage_options=None, cache=None, cache_size=1073741824, archive=None, archive_options=None, "
     + ", ".join(f"{field.name}={shown_default(field)}" for field in dataclasses.fields(mqstore.StoreOptions))
     + ")",
-    "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
-    "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=(), "
+    "Store.append": "(self, /, topic, body=None, *, json=None, keys=(), tags=None, properties=None, queue_id=None, "
+    "flag=0, born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=(), "
     "compression=None, compress_over=None)",
     "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False, compression=None, "
     "compress_over=None)",
@@ -181,7 +181,7 @@ SIGNATURES = {
     "durable=False, compression=None, compress_over=None)",
     "Store.append_arrow": "(self, /, topic, table_or_stream, *, queue_id=None, durable=False, compression=None, "
     "compress_over=None)",
-    "Message": "(body, *, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)",
+    "Message": "(body=None, *, json=None, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)",
     "Store.read": "(self, /, topic, queue_id=None, start=None, end=None, *, filter=None, follow=False, timeout=None, "
     "on_damage='raise')",
     "Store.lookup": "(self, /, topic, key, *, start_time=None, end_time=None, limit=None, newest_first=False)",
@@ -220,8 +220,8 @@ SIGNATURES = {
     "Store.check_transactions": "(self, check, group='DEFAULT_PRODUCER', *, check_after=6.0, check_interval=30.0, "
     "check_max=15)",
     "Store.pending_transactions": "(self)",
-    "Transaction.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
-    "born_timestamp=None, compression=None, compress_over=None)",
+    "Transaction.append": "(self, /, topic, body=None, *, json=None, keys=(), tags=None, properties=None, "
+    "queue_id=None, flag=0, born_timestamp=None, compression=None, compress_over=None)",
     "Transaction.commit": "(self, /)",
     "Transaction.rollback": "(self, /)",
     "Consumer.poll": "(self, /, max_messages=1000, timeout=None)",
@@ -230,10 +230,10 @@ SIGNATURES = {
     "Consumer.seek_to_time": "(self, /, time)",
     "Consumer.reset": "(self, /, to, *, durable=False)",
     "Consumer.lag": "(self, /)",
-    "WorkQueue.put": "(self, /, body, *, keys=(), tags=None, properties=None, delay=None, deliver_at=None, "
-    "dedup_id=None, durable=False, block=True, timeout=None, compression=None, compress_over=None)",
-    "WorkQueue.put_nowait": "(self, body, *, keys=(), tags=None, properties=None, delay=None, deliver_at=None, "
-    "dedup_id=None, durable=False, compression=None, compress_over=None)",
+    "WorkQueue.put": "(self, /, body=None, *, json=None, keys=(), tags=None, properties=None, delay=None, "
+    "deliver_at=None, dedup_id=None, durable=False, block=True, timeout=None, compression=None, compress_over=None)",
+    "WorkQueue.put_nowait": "(self, body=None, *, json=None, keys=(), tags=None, properties=None, delay=None, "
+    "deliver_at=None, dedup_id=None, durable=False, compression=None, compress_over=None)",
     "WorkQueue.put_many": "(self, /, messages, *, delay=None, deliver_at=None, durable=False, block=True, "
     "timeout=None, compression=None, compress_over=None)",
     "WorkQueue.get": "(self, /, block=True, timeout=None)",
@@ -253,7 +253,7 @@ SIGNATURES = {
     "WorkQueue.task_done": "(self, /, message=None)",
     "WorkQueue.join": "(self, /, timeout=None)",
     "WorkQueue.shutdown": "(self, /, immediate=False)",
-    "WorkQueue.redrive": "(self, /, limit=None)",
+    "WorkQueue.redrive": "(self, /, limit=None, *, ids=None)",
     "Store.close": "(self, /)",
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn body_or_json<'py>(
     match (bytes, json) {
         (Some(bytes), None) => body(bytes),
         (None, Some(value)) => json_body(py, value),
-        _ => Err(PyTypeError::new_err("give a body or json, and not both")),
+        _ => Err(PyTypeError::new_err("give a bytes-like body or json, and not both")),
     }
 }
 

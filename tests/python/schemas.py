@@ -21,7 +21,7 @@ from mqstore._read import logic as _logic
 from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
 from mqstore.cli import bench, groups, jobs, progress, write
 from mqstore.cli import logic as logic_verbs
-from mqstore.cli.info import settings
+from mqstore.cli.info import hours, settings
 from mqstore.cli.info import topics as topic_verbs
 
 REPORTS: dict[str, type] = {
@@ -61,9 +61,10 @@ LISTS: dict[str, type] = {
     "logic-queue lag": progress.GroupLag,
     "retention": _reports.TopicRetention,
     "topics": topic_verbs.TopicSummary,
+    "topics --hours": hours.HourMessages,
 }
 _REPORT_MODULES = (archive, base, store, retention, damage, copies, compaction, published)
-_VERB_MODULES = (_info, _logic, bench, groups, jobs, logic_verbs, progress, settings, topic_verbs, write)
+_VERB_MODULES = (_info, _logic, bench, groups, hours, jobs, logic_verbs, progress, settings, topic_verbs, write)
 _MODULES = (*_REPORT_MODULES, *_VERB_MODULES)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}

@@ -32,6 +32,7 @@ def test_the_page_is_current() -> None:
         ["topics", "DIR"],
         ["topics", "DIR", "--sizes"],
         ["topics --queues", "DIR"],
+        ["topics --hours", "DIR"],
         ["cat", "DIR"],
         ["cat", "DIR", "--body", "text"],
         ["cat", "DIR", "--log", "--body", "none"],

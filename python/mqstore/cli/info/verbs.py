@@ -12,9 +12,11 @@ from mqstore._admin.tables import human
 from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.info import settings
+from mqstore.cli.info.hours import hours as hours_of
+from mqstore.cli.info.hours import print_hours
 from mqstore.cli.info.tables import info_tables, topic_object, topic_table
 from mqstore.cli.info.topics import print_summaries, summaries
-from mqstore.cli.options import Directory, ReportForm
+from mqstore.cli.options import Directory, ReportForm, Since, Topic, Until, past_moment_of
 from mqstore.cli.render import Format
 from mqstore.cli.stores import Directories, Stores
 
@@ -41,16 +43,31 @@ def topics(
     sizes: Annotated[
         bool, typer.Option("--sizes", help="Add the bytes of the records; this reads the whole commit log.")
     ] = False,
+    hours: Annotated[
+        bool, typer.Option("--hours", help="Count the messages of each hour: the newest 48, or --since and --until.")
+    ] = False,
+    topic: Topic = None,
+    since: Since = None,
+    until: Until = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Lists the topics with their messages and times, or with --queues their queues."""
+    """Lists the topics with their messages and times, with --queues their queues, or with --hours the hours."""
     if queues and sizes:
         raise typer.BadParameter("--sizes are those of topics; omit --queues")
+    if hours and (queues or sizes):
+        raise typer.BadParameter("--hours lists hours; omit --sizes and --queues")
+    if not hours and (topic, since, until) != (None, None, None):
+        raise typer.BadParameter("--topic, --since and --until select the messages of --hours; add it")
+    times = past_moment_of("--since", since), past_moment_of("--until", until)
     stores = Stores(directories, form)
 
     def show(directory: str) -> None:
         with mqstore.open(directory) as store:
-            if queues:
+            if hours:
+                counted = hours_of(store, topic, *times)
+                if not stores.machine(directory, counted):
+                    print_hours(counted)
+            elif queues:
                 objects = [topic_object(store, topic) for topic in store.topics()]
                 if not stores.machine(directory, objects):
                     topic_table(objects)

@@ -12,6 +12,9 @@ from mqstore._admin.nearest import unknown_topic
 if TYPE_CHECKING:
     from mqstore.types import Filter, OnDamage
 
+LIGHT_QUEUE = "%LMQ%"
+"""The names of light queues begin with this; their records are in other topics."""
+
 Times = tuple[int | None, int | None]
 """First store time, and the one to stop before, in epoch milliseconds."""
 

@@ -19,7 +19,7 @@ from mqstore.cli.app import verb
 from mqstore.cli.filters import Keys, Sql, Tags, chosen, selector
 from mqstore.cli.jobs import dead_letters_of, why_dead
 from mqstore.cli.messages.follow import Tail
-from mqstore.cli.messages.selection import in_log_order, is_between, of_topic
+from mqstore.cli.messages.selection import LIGHT_QUEUE, in_log_order, is_between, of_topic
 from mqstore.cli.options import (
     Archive,
     BodyForm,
@@ -39,9 +39,6 @@ from mqstore.cli.options import (
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 from mqstore.cli.stores import Directories, Stores
-
-# Prefix of light queues.
-_LIGHT = "%LMQ%"
 
 
 @verb()
@@ -84,7 +81,7 @@ def cat(
         else:
             reads = functools.partial(store.read, filter=wanted, on_damage=on_damage)
             # The records of light queues are in their topics, too.
-            everything = [name for name in store.topics() if not name.startswith(_LIGHT)]
+            everything = [name for name in store.topics() if not name.startswith(LIGHT_QUEUE)]
             names = everything if topic is None else [topic]
             found = chain.from_iterable(of_topic(store, reads, name, queue, (start, end), times) for name in names)
         return filter(selects, found)

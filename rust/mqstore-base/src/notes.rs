@@ -50,6 +50,27 @@ impl Notes {
     }
 }
 
+/// Returns a time in its two largest units, rounded down, for people.
+pub fn duration_text(ms: u64) -> String {
+    const UNITS: [(u64, &str); 5] =
+        [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")];
+    let mut left = ms;
+    let mut parts = Vec::new();
+    for (unit, name) in UNITS {
+        let count = left / unit;
+        left %= unit;
+        if count > 0 {
+            parts.push(format!("{count} {name}"));
+        } else if !parts.is_empty() {
+            break;
+        }
+        if parts.len() == 2 {
+            break;
+        }
+    }
+    if parts.is_empty() { "0 ms".to_owned() } else { parts.join(" ") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,5 +91,21 @@ mod tests {
         assert_eq!(notes.take_lines().len(), MAX_LINES);
         notes.log("line 1".into());
         assert_eq!((notes.take_lines(), notes.take_lines()), (vec!["line 1".into()], Vec::new()));
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        let cases = [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1000, "1 s"),
+            (61_500, "1 min 1 s"),
+            (21_600_000, "6 h"),
+            (125_572_571, "1 d 10 h"),
+            (86_400_001, "1 d"),
+        ];
+        for (ms, text) in cases {
+            assert_eq!(duration_text(ms), text);
+        }
     }
 }

@@ -44,6 +44,7 @@ use super::holders::{SegmentHolder, names_of};
 use crate::engine::disk_space::{DiskSpace, exceeds};
 use crate::read::segment_times::SegmentTimes;
 use mqstore_base::error::StoreError;
+use mqstore_base::notes::duration_text;
 use mqstore_base::options::{StoreOptions, delete_hours};
 use mqstore_log::commit_log::{Segment, SegmentList};
 
@@ -293,7 +294,11 @@ impl Rules<'_> {
     fn age_text(&self, times: &SegmentTimes, most: u64) -> String {
         let age_ms = self.now_ms.saturating_sub(times.newest_ms()).max(0);
         let source = if times.last_ms.is_some() { "last record was stored" } else { "file was changed" };
-        format!("its {source} {age_ms} ms ago, retention keeps {most} ms")
+        format!(
+            "its {source} {} ago, retention keeps {}",
+            duration_text(age_ms.unsigned_abs()),
+            duration_text(most)
+        )
     }
 
     fn too_old(&self, times: &SegmentTimes) -> Option<String> {

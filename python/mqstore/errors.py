@@ -257,7 +257,10 @@ class RemoteStoreError(MQStoreError, io.UnsupportedOperation):
 
 
 class ResultExistsError(MQStoreError, FileExistsError):
-    """A URL, to which a result should be written, has another result or other objects. Nothing was published."""
+    """A URL, to which a result should be written, has another result or other objects, or is an object that exists.
+
+    Nothing was published.
+    """
 
     _errno = errno.EEXIST
 

@@ -37,7 +37,7 @@ DAMAGES: dict[str, tuple[bool, Callable[[bytes], bytes | None]]] = {
     "empty manifest": (True, lambda _: b""),
     "half a manifest": (True, lambda content: content[: len(content) // 2]),
     "a changed digit": (True, lambda content: content.replace(b'"bytes": 1', b'"bytes": 2', 1)),
-    "a newer version": (True, lambda content: content.replace(b'"version": 1', b'"version": 2')),
+    "a newer version": (True, lambda content: content.replace(b'"version": 2', b'"version": 3')),
     "another document": (True, lambda _: b"[]"),
     "a missing object": (False, lambda _: None),
     "a short object": (False, lambda content: content[:-1]),

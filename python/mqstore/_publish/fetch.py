@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from mqstore._admin.files import creating, locked_folder
 from mqstore._paths import home_of, object_path, url_of_result
 from mqstore._publish.target import result_source
-from mqstore._remote.manifest import FOLDER
 from mqstore._reports import FetchReport, Progress, PublishedFile, PublishedResult
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def published(url: str, *, storage_options: Mapping[str, Any] | None = None) -> 
     source = result_source(url_of_result(url), storage_options)
     found = source.published()
     files = tuple(
-        PublishedFile(path, object_path(source.shown, f"{FOLDER}/{name}"), size, zeros, digest)
+        PublishedFile(path, object_path(source.shown, name), size, zeros, digest)
         for path, name, size, zeros, digest in found.files
     )
     return PublishedResult(

@@ -92,6 +92,19 @@ def result_target(url: str, target_options: Mapping[str, Any] | None, action: st
     return _native.ResultTarget(target_of(url, target_options, action), shown_url(url), _root(url))
 
 
+def object_target(url: str, target_options: Mapping[str, Any] | None, action: str) -> _native.ResultTarget:
+    """Returns the place of a folder at a URL to which one object is written. Makes no request.
+
+    Raises:
+        RemoteStoreError: an object at this kind of URL is not written in one step.
+        InvalidOptionError, MissingPackageError: as for `target_of`.
+    """
+    if url.partition("://")[0] in HDFS:
+        reason = "a file of HDFS is not written in one step; omit the ending of the name, and give the format"
+        raise RemoteStoreError(shown_url(url), action, reason)
+    return result_target(url, target_options, action)
+
+
 def result_source(url: str, storage_options: Mapping[str, Any] | None) -> _native.ResultTarget:
     """Returns the place at a URL that has a result. Makes no request.
 

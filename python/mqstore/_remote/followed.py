@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mqstore._remote.failure import RequestFailure
-from mqstore._remote.manifest import FOLDER, manifest_in
+from mqstore._remote.manifest import manifest_in
 
 if TYPE_CHECKING:
     from mqstore import _native
@@ -48,7 +48,7 @@ class Followed:
             stored = max(0, min(length, int(size) - start))
             parts.append((len(wanted) if stored else None, length - stored))
             if stored:
-                wanted.append((f"{FOLDER}/{name}", own, start, stored))
+                wanted.append((name, own, start, stored))
         found: list[Part] = self._source.read(wanted) if wanted else []
         filled = []
         for number, zeros in parts:
@@ -64,9 +64,9 @@ def _files(manifest: _native.ResultManifest, rows: list[Row]) -> list[Row]:
     known = {row[0]: row for row in rows}
     found = []
     for path, name, size, zeros, _ in manifest.files:
-        row = known.get(f"{FOLDER}/{name}")
+        row = known.get(name)
         if row is None or row[1] != size:
             reason = "the manifest names this object, and it is missing or has another length"
-            raise RequestFailure("damaged", f"{FOLDER}/{name}", reason)
+            raise RequestFailure("damaged", name, reason)
         found.append((path, size + zeros, row[2], _MARK.join((name, str(size), row[3]))))
     return found

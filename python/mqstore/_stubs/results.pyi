@@ -47,8 +47,12 @@ class ResultTarget:
 
         With an identity, the same result of another attempt counts as this one.
         """
-    def upload(self, object: str, path: str, file: _Path) -> _FileRow:
-        """Uploads a local file as the file `path` of a result. Returns its row in the manifest."""
+    def upload(self, attempt: str, path: str, file: _Path) -> _FileRow:
+        """Uploads a local file as the file `path` of a result, for an attempt. Returns its row in the manifest."""
+    def must_be_free(self, object: str) -> None:
+        """Raises an error if an object exists."""
+    def upload_object(self, object: str, file: _Path, overwrite: bool) -> None:
+        """Writes a local file as an object that is no part of a result."""
     def upload_directory(self, prefix: str, home: _Path, at_once: int) -> tuple[list[_FileRow], list[str]]:
         """Uploads all files of a directory, some at a time.
 
@@ -92,6 +96,8 @@ class ResultPublication:
     @property
     def attempt(self) -> str:
         """The folder of the attempt."""
+    def share(self) -> str:
+        """Returns the folder of the attempt for other processes, which can upload its objects late."""
     def begin(self) -> ResultManifest | None:
         """Checks the target. Returns the manifest if the same result is published already."""
     def add(self, path: str, file: _Path, trims: bool = False) -> None:

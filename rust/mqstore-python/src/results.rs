@@ -9,8 +9,9 @@ use mqstore::io::{OsVfs, Target};
 use mqstore::results::clean::clean;
 use mqstore::results::fetch::{FetchedTo, fetch, is_complete, published};
 use mqstore::results::manifest::{Manifest, ResultFile};
+use mqstore::results::objects::visible_object;
 use mqstore::results::publication::{Publication, Uploaded};
-use mqstore::results::upload::{LocalFile, upload, upload_directory};
+use mqstore::results::upload::{LocalFile, must_be_free, upload, upload_directory, upload_object};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -133,10 +134,20 @@ impl ResultTarget {
         ResultPublication { publication: Publication::new(target, vfs, format, identity) }
     }
 
-    /// Uploads a local file as the file `path` of a result. Returns its row in the manifest.
-    fn upload(&self, py: Python<'_>, object: String, path: String, file: PathBuf) -> PyResult<FileRow> {
-        let local = LocalFile { object, path, file, trims: false };
+    /// Uploads a local file as the file `path` of a result, for an attempt. Returns its row in the manifest.
+    fn upload(&self, py: Python<'_>, attempt: &str, path: String, file: PathBuf) -> PyResult<FileRow> {
+        let local = LocalFile { object: visible_object(attempt, &path), path, file, trims: false };
         detached(py, || upload(&*self.target, &OsVfs::new(), &local)).map(|file| row_of(&file))
+    }
+
+    /// Raises an error if an object exists.
+    fn must_be_free(&self, py: Python<'_>, object: &str) -> PyResult<()> {
+        detached(py, || must_be_free(&*self.target, object))
+    }
+
+    /// Writes a local file as an object that is no part of a result.
+    fn upload_object(&self, py: Python<'_>, object: &str, file: PathBuf, overwrite: bool) -> PyResult<()> {
+        detached(py, || upload_object(&*self.target, &OsVfs::new(), clock(), object, &file, overwrite))
     }
 
     /// Uploads all files of a directory, some at a time.
@@ -220,6 +231,11 @@ impl ResultPublication {
     #[getter]
     fn attempt(&self) -> &str {
         self.publication.attempt()
+    }
+
+    /// Returns the folder of the attempt for other processes, which can upload its objects late.
+    fn share(&self) -> &str {
+        self.publication.share()
     }
 
     /// Checks the target. Returns the manifest if the same result is published already.

@@ -1,12 +1,13 @@
 //! Removes the objects of attempts that no manifest names.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use mqstore_base::error::StoreError;
 use mqstore_io::target::{delete_all, random_id, sorted_list};
 use mqstore_io::{Clock, Target, TargetError, TargetObject, Vfs};
 
-use crate::manifest::{ATTEMPT, FOLDER, Manifest, NAME, ResultFile, decoded, object_of};
+use crate::manifest::{decoded, unused};
+use crate::objects::{ATTEMPT, NAME, attempt_of, hidden_object, is_hidden};
 use crate::requests::failed;
 
 /// What a clean has removed.
@@ -33,53 +34,50 @@ pub fn clean(
     dry_run: bool,
 ) -> Result<Cleaned, StoreError> {
     let error = failed(target, "clean the result");
-    let (now_ms, mut objects) = listed(target, vfs, clock, dry_run).map_err(&error)?;
+    let (now_ms, objects) = listed(target, vfs, clock, dry_run).map_err(&error)?;
     // After the list, so that an attempt that is published meanwhile is named.
     let manifest = target.get(NAME).and_then(|content| content.map(|content| decoded(&content)).transpose());
     let manifest = manifest.map_err(&error)?;
-    let named: HashSet<String> =
-        manifest.iter().flat_map(Manifest::objects).map(ResultFile::object_path).collect();
-    objects.retain(|one| one.path != NAME && !named.contains(&one.path));
+    let objects = unused(objects, manifest.as_ref());
     let mut newest_ms: HashMap<String, i64> = HashMap::new();
     for one in &objects {
-        let newest = newest_ms.entry(attempt_of(&one.path).to_owned()).or_insert(one.changed_ms);
+        let newest = newest_ms.entry(group_of(&one.path).to_owned()).or_insert(one.changed_ms);
         *newest = one.changed_ms.max(*newest);
     }
     let is_due = |one: &TargetObject| {
-        let newest = newest_ms.get(attempt_of(&one.path)).copied().unwrap_or(one.changed_ms);
+        let newest = newest_ms.get(group_of(&one.path)).copied().unwrap_or(one.changed_ms);
         now_ms.saturating_sub(newest) >= older_than_ms
     };
     let (due, young): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_due);
     if !dry_run {
-        let paths: Vec<String> = due.iter().map(|one| one.path.clone()).collect();
-        delete_all(target, &paths).map_err(&error)?;
+        // The folder of an attempt shows to whom its visible objects belong.
+        let (hidden, visible): (Vec<_>, Vec<_>) =
+            due.iter().map(|one| one.path.clone()).partition(|path| is_hidden(path));
+        delete_all(target, &visible).and_then(|()| delete_all(target, &hidden)).map_err(&error)?;
     }
     Ok(Cleaned { objects: due, kept: young.len() })
 }
 
-/// Returns the time of the server in epoch milliseconds, and the objects of all attempts.
+/// Returns the time of the server in epoch milliseconds, and all objects.
 fn listed(
     target: &dyn Target,
     vfs: &dyn Vfs,
     clock: &dyn Clock,
     dry_run: bool,
 ) -> Result<(i64, Vec<TargetObject>), TargetError> {
-    let folder = format!("{FOLDER}/");
     if dry_run {
-        return Ok((clock.now_ms(), sorted_list(target, &folder)?));
+        return Ok((clock.now_ms(), sorted_list(target, "")?));
     }
     // An object that is written now has the time of the server.
-    let now = object_of(&format!("{ATTEMPT}{}", random_id(vfs)), "clock");
+    let now = hidden_object(&format!("{ATTEMPT}{}", random_id(vfs)), "clock");
     target.put_if_absent(&now, b"clock")?;
-    let listed = sorted_list(target, &folder);
+    let listed = sorted_list(target, "");
     target.delete(std::slice::from_ref(&now))?;
     let (clocks, objects): (Vec<_>, Vec<_>) = listed?.into_iter().partition(|one| one.path == now);
     Ok((clocks.first().map_or(0, |one| one.changed_ms), objects))
 }
 
-/// Returns the folder of the attempt to which an object belongs.
-fn attempt_of(path: &str) -> &str {
-    let is_attempt =
-        path.strip_prefix(FOLDER).is_some_and(|path| path.trim_start_matches('/').starts_with(ATTEMPT));
-    if is_attempt { path.rsplit_once('/').map_or(path, |(folder, _)| folder) } else { path }
+/// Returns the attempt to which an object belongs; or else its folder.
+fn group_of(path: &str) -> &str {
+    attempt_of(path).unwrap_or_else(|| path.rsplit_once('/').map_or(path, |(folder, _)| folder))
 }

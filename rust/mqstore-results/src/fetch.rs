@@ -23,7 +23,8 @@ use mqstore_io::target::hex;
 use mqstore_io::{Access, FileKind, RemoteCause, Target, TargetError, Vfs, VfsFile, commit, switch};
 use sha2::{Digest, Sha256};
 
-use crate::manifest::{Manifest, NAME, ResultFile, check_length, decoded};
+use crate::manifest::{Manifest, ResultFile, check_length, decoded};
+use crate::objects::NAME;
 use crate::requests::{failed, path_in};
 use crate::upload::digest_of;
 
@@ -138,8 +139,7 @@ impl Download<'_> {
     /// Fetches and writes some ranges. Returns their bytes.
     fn read(&mut self, group: &[Part<'_>]) -> Result<u64, StoreError> {
         let error = failed(self.target, FETCH);
-        let paths: Vec<String> = group.iter().map(|(file, _, _)| file.object_path()).collect();
-        let ranges = paths.iter().zip(group).map(|(path, (_, _, range))| (path.as_str(), range.clone()));
+        let ranges = group.iter().map(|(file, _, range)| (file.object.as_str(), range.clone()));
         let asked: Vec<_> = ranges.filter(|(_, range)| !range.is_empty()).collect();
         let found = if asked.is_empty() { Vec::new() } else { self.target.ranges(&asked).map_err(&error)? };
         let mut found = found.into_iter();
@@ -150,7 +150,7 @@ impl Download<'_> {
             let wanted = range.end - range.start;
             if part.len() as u64 != wanted {
                 let reason = format!("{wanted} bytes were requested and {} returned: try again", part.len());
-                return Err(error(TargetError::new(RemoteCause::Other, &file.object_path(), reason)));
+                return Err(error(TargetError::new(RemoteCause::Other, &file.object, reason)));
             }
             self.write(file, path, range, part)?;
             bytes += wanted;
@@ -182,7 +182,7 @@ impl Download<'_> {
         let found = hex(&std::mem::take(digest).finalize());
         if found != file.sha256 {
             let reason = "the object does not match its digest in the manifest";
-            let error = TargetError::new(RemoteCause::Damaged, &file.object_path(), reason);
+            let error = TargetError::new(RemoteCause::Damaged, &file.object, reason);
             return Err(failed(self.target, FETCH)(error));
         }
         local.set_len(file.file_bytes()).at(self.folder, FETCHING)?;

@@ -1,15 +1,16 @@
 //! The manifest of a result: the list of its objects.
 //!
 //! ```text
-//! {"kind": "mqstore result", "version": 1, "format": "store", "attempt": "attempt-<32 hex digits>", "identity": null,
-//!  "created_ms": 1, "report": {}, "files": [{"path": "a/b", "object": "<attempt>/000000-b", "bytes": 1, "zeros": 0,
-//!  "sha256": "<64 hex digits>"}], "folders": [], "mapping": null, "checksum": "<64 hex digits>"}
+//! {"kind": "mqstore result", "version": 2, "format": "store", "attempt": "attempt-<32 hex digits>", "identity": null,
+//!  "created_ms": 1, "report": {}, "files": [{"path": "a/b", "object": "_mqstore/<attempt>/000000-b", "bytes": 1,
+//!  "zeros": 0, "sha256": "<64 hex digits>"}], "folders": [], "mapping": null, "checksum": "<64 hex digits>"}
 //! ```
 //!
 //! The checksum is the SHA-256 of all other members as JSON in ASCII, with sorted names, and a space after each comma and
-//! colon. Nothing of a manifest is trusted: paths stay inside the directory that a fetch assembles.
+//! colon. Nothing of a manifest is trusted: paths stay inside the directory that a fetch assembles. In version 1, paths of
+//! objects are below `_mqstore/`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 
 use mqstore_io::target::{hex, is_hex};
@@ -19,16 +20,12 @@ use serde_json::ser::Formatter;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-/// The folder of everything that belongs to a result, below its URL. Spark and Hive ignore names that begin with `_`.
-pub const FOLDER: &str = "_mqstore";
+use crate::objects::{ATTEMPT, FOLDER, NAME, attempt_of, attempts, is_own};
 
-/// The path of the manifest.
-pub const NAME: &str = "_mqstore/manifest.json";
+/// The format of results whose objects no other program reads.
+pub(crate) const STORE: &str = "store";
 
-/// The folder of an attempt begins with this.
-pub const ATTEMPT: &str = "attempt-";
-
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const KIND: &str = "mqstore result";
 
 /// Maximum bytes of a manifest.
@@ -43,7 +40,7 @@ const MOST_LENGTH: u64 = 1 << 62;
 pub struct ResultFile {
     /// Path in the directory that a fetch assembles.
     pub path: String,
-    /// Path of the object below [`FOLDER`].
+    /// Path of the object below the target.
     pub object: String,
     /// Length of the object.
     pub bytes: u64,
@@ -54,11 +51,6 @@ pub struct ResultFile {
 }
 
 impl ResultFile {
-    /// Returns the path of the object below the target.
-    pub fn object_path(&self) -> String {
-        format!("{FOLDER}/{}", self.object)
-    }
-
     /// Returns the length of the file.
     pub fn file_bytes(&self) -> u64 {
         self.bytes + self.zeros
@@ -87,11 +79,6 @@ pub struct Manifest {
     /// The file with old and new positions, which is next to the directory.
     #[serde(deserialize_with = "Option::deserialize")]
     pub mapping: Option<ResultFile>,
-}
-
-/// Returns the path of an object of an attempt below the target.
-pub(crate) fn object_of(attempt: &str, name: &str) -> String {
-    format!("{FOLDER}/{attempt}/{name}")
 }
 
 /// Why a manifest cannot be used.
@@ -135,16 +122,23 @@ impl Manifest {
             return Err(wrong("it is no manifest of mqstore, or incomplete"));
         };
         let version = values.get("version").cloned().unwrap_or_default();
-        if version != VERSION {
-            return Err(wrong(format!("it has the version {version}, and this mqstore reads {VERSION}")));
+        if version != VERSION && version != 1 {
+            return Err(wrong(format!(
+                "it has the version {version}, and this mqstore reads 1 and {VERSION}"
+            )));
         }
         let checked = values.remove("checksum");
         if checked.as_ref().and_then(Value::as_str) != Some(&checksum(values.clone())) {
             return Err(wrong("its content does not match its checksum"));
         }
         values.retain(|name, _| name != "kind" && name != "version");
-        let found: Self = serde_json::from_value(Value::Object(values))
+        let mut found: Self = serde_json::from_value(Value::Object(values))
             .map_err(|_| wrong("a member is missing, unknown or of a wrong type"))?;
+        if version == 1 {
+            for file in found.files.iter_mut().chain(&mut found.mapping) {
+                file.object = format!("{FOLDER}/{}", file.object);
+            }
+        }
         found.check()?;
         Ok(found)
     }
@@ -153,7 +147,8 @@ impl Manifest {
     fn check(&self) -> Result<(), WrongManifest> {
         for one in self.objects() {
             let lengths = [one.bytes, one.zeros].iter().all(|length| *length < MOST_LENGTH);
-            let is_right = is_path(&one.path) && is_object(&one.object) && is_hex(&one.sha256, 64) && lengths;
+            let is_right =
+                is_path(&one.path) && attempt_of(&one.object).is_some() && is_hex(&one.sha256, 64) && lengths;
             if !is_right {
                 return Err(wrong(format!("the entry {:?} is wrong", one.path)));
             }
@@ -181,16 +176,29 @@ impl Manifest {
     pub fn check_objects(&self, objects: &[TargetObject]) -> Result<(), TargetError> {
         let lengths: HashMap<&str, u64> = objects.iter().map(|one| (one.path.as_str(), one.bytes)).collect();
         for file in self.objects() {
-            let path = file.object_path();
+            let path = &file.object;
             let reason = match lengths.get(path.as_str()) {
                 Some(bytes) if *bytes == file.bytes => continue,
                 Some(bytes) => format!("the manifest says {} bytes, and the object has {bytes}", file.bytes),
                 None => "the manifest names this object, and it is missing".to_owned(),
             };
-            return Err(TargetError::new(RemoteCause::Damaged, &path, reason));
+            return Err(TargetError::new(RemoteCause::Damaged, path, reason));
         }
         Ok(())
     }
+}
+
+/// Returns the objects of attempts that the manifest does not name.
+pub(crate) fn unused(objects: Vec<TargetObject>, manifest: Option<&Manifest>) -> Vec<TargetObject> {
+    let mut attempts = attempts(&objects);
+    attempts.extend(manifest.and_then(|one| one.attempt.strip_prefix(ATTEMPT)).map(str::to_owned));
+    let files = manifest.into_iter().flat_map(Manifest::objects);
+    let mut used: HashSet<&str> = files.map(|file| file.object.as_str()).collect();
+    used.insert(NAME);
+    objects
+        .into_iter()
+        .filter(|one| !used.contains(one.path.as_str()) && is_own(&one.path, &attempts))
+        .collect()
 }
 
 /// Returns the manifest in the object of a target.
@@ -260,19 +268,6 @@ impl Formatter for AsciiFormatter {
 /// Whether a path is inside the directory.
 fn is_path(path: &str) -> bool {
     !path.contains('\0') && !path.split('/').any(|part| ["", ".", ".."].contains(&part))
-}
-
-/// Whether a path is that of an object of an attempt.
-fn is_object(path: &str) -> bool {
-    let Some((id, name)) = path.strip_prefix(ATTEMPT).and_then(|path| path.split_once('/')) else {
-        return false;
-    };
-    is_hex(id, 32) && !["", ".", ".."].contains(&name) && name.chars().all(is_object_char)
-}
-
-/// Whether the name of an object can have a character.
-pub(crate) fn is_object_char(one: char) -> bool {
-    one.is_ascii_alphanumeric() || "._-".contains(one)
 }
 
 fn parents(path: &str) -> impl Iterator<Item = &str> {

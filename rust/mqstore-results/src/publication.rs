@@ -1,7 +1,8 @@
 //! One attempt to publish a result.
 //!
 //! The steps are: begin (no other result, no other objects, the target creates objects only if they are absent), uploads,
-//! a list of the uploaded objects, and the manifest.
+//! a list of the uploaded objects, the manifest, and the removal of visible objects of other attempts. The object that
+//! begin creates in the folder of the attempt shows to whom visible objects belong, so it is removed last.
 //!
 //! If the request for the manifest fails, it may still have been carried out, or be carried out later. So the manifest is
 //! read: it names this attempt, another one, or is missing. In the last case the objects stay, and a clean removes them.
@@ -12,13 +13,17 @@ use std::sync::Arc;
 use mqstore_base::error::StoreError;
 use mqstore_io::clock::utc_text;
 use mqstore_io::sync::Mutex;
-use mqstore_io::target::{OVERWRITES, create, delete_all, keeps_existing, random_id};
-use mqstore_io::{Clock, RemoteCause, Target, TargetError, Vfs, switch};
+use mqstore_io::target::{OVERWRITES, create, delete_all, keeps_existing, random_id, sorted_list};
+use mqstore_io::{Clock, RemoteCause, Target, TargetError, TargetObject, Vfs, switch};
 use serde_json::{Map, Value};
 
-use crate::manifest::{ATTEMPT, FOLDER, Manifest, NAME, ResultFile, decoded, object_of};
+use crate::manifest::{Manifest, ResultFile, STORE, decoded, unused};
+use crate::objects::{
+    ATTEMPT, FOLDER, NAME, attempt_of, attempts, hidden_object, is_hidden, is_own, is_partition, object_name,
+    visible_object,
+};
 use crate::requests::failed;
-use crate::upload::{LocalFile, object_name, upload, upload_directory};
+use crate::upload::{LocalFile, upload, upload_directory};
 
 const PUBLISH: &str = "publish a result";
 
@@ -52,6 +57,8 @@ struct State {
     has_objects: bool,
     /// Whether a manifest names the objects, or may name them later.
     is_named: bool,
+    /// Whether objects can still be written after the end of the attempt.
+    can_be_late: bool,
 }
 
 impl Publication {
@@ -64,6 +71,12 @@ impl Publication {
 
     /// Returns the folder of the attempt, below [`FOLDER`].
     pub fn attempt(&self) -> &str {
+        &self.attempt
+    }
+
+    /// Returns the same for other processes, which upload objects of this attempt and can be late.
+    pub fn share(&self) -> &str {
+        self.state.lock().can_be_late = true;
         &self.attempt
     }
 
@@ -84,10 +97,10 @@ impl Publication {
             // The call that created it can have ended before its name was durable.
             switch::step("results.settle_found", || self.target.settle(&format!("{FOLDER}/")))
                 .map_err(self.failed())?;
+            self.tidy(&found)?;
             return Ok(Some(found));
         }
-        let names = self.target.names("").map_err(self.failed())?;
-        if let Some(other) = names.iter().filter(|name| !["", FOLDER].contains(&name.as_str())).min() {
+        if let Some(other) = self.foreign().map_err(self.failed())? {
             return Err(self.exists(format!("there are other objects, such as '{other}'")));
         }
         self.state.lock().has_objects = true;
@@ -98,8 +111,40 @@ impl Publication {
         Err(StoreError::WrongTarget { path, action: PUBLISH, reason: OVERWRITES.to_owned() })
     }
 
+    /// Returns an object or a folder that belongs to no attempt.
+    fn foreign(&self) -> Result<Option<String>, TargetError> {
+        let mut names = self.target.names("")?;
+        names.retain(|name| !["", FOLDER].contains(&name.as_str()));
+        let is_other = |name: &&String| attempt_of(name).is_none() && !is_partition(name);
+        if names.is_empty() || names.iter().any(|name| is_other(&name)) {
+            return Ok(names.into_iter().filter(|name| is_other(&name)).min());
+        }
+        let objects = sorted_list(&*self.target, "")?;
+        let attempts = attempts(&objects);
+        Ok(objects.into_iter().map(|one| one.path).find(|path| !path.is_empty() && !is_own(path, &attempts)))
+    }
+
+    /// Removes visible objects that the manifest does not name, and the probe, as far as possible.
+    fn tidy(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        let visible = match &*self.format {
+            STORE => Ok(Vec::new()),
+            _ => sorted_list(&*self.target, "").map(|objects| unused(objects, Some(manifest))),
+        };
+        let removed = visible.and_then(|mut objects| {
+            objects.retain(|one| !is_hidden(&one.path));
+            let paths: Vec<String> = objects.into_iter().map(|one| one.path).collect();
+            delete_all(&*self.target, &paths)?;
+            self.target.delete(&[self.probe()])
+        });
+        match removed {
+            Err(error) if error.raised.is_some() => Err(self.failed()(error)),
+            // Without the permission to remove objects, the clean of another user removes them.
+            _ => Ok(()),
+        }
+    }
+
     fn probe(&self) -> String {
-        object_of(&self.attempt, "probe")
+        hidden_object(&self.attempt, "probe")
     }
 
     /// Uploads a local file as the file `path` of the result. With `trims`, zero bytes at its end are not uploaded.
@@ -124,9 +169,14 @@ impl Publication {
     }
 
     fn upload(&self, path: &str, file: &Path, number: usize, trims: bool) -> Result<ResultFile, StoreError> {
-        let object = format!("{}/{number:06}-{}", self.attempt, object_name(path));
+        let object = match &*self.format {
+            STORE => hidden_object(&self.attempt, &format!("{number:06}-{}", object_name(path))),
+            _ => visible_object(&self.attempt, path),
+        };
         let local = LocalFile { object, path: path.to_owned(), file: file.to_path_buf(), trims };
-        upload(&*self.target, &*self.vfs, &local)
+        let uploaded = upload(&*self.target, &*self.vfs, &local);
+        self.state.lock().can_be_late |= uploaded.is_err();
+        uploaded
     }
 
     /// Uploads all files of a directory, `at_once` at a time.
@@ -169,16 +219,20 @@ impl Publication {
                 mapping: state.mapping.clone(),
             }
         };
-        // Without the permission to remove objects, the clean of another user removes it.
-        let _ = self.target.delete(&[self.probe()]);
-        self.check_objects(&manifest)?;
-        let Some(found) = self.create(clock, &manifest)? else { return Ok(manifest) };
-        if found.attempt == self.attempt {
-            // The answer was lost.
-            return Ok(found);
+        if let Err(error) = self.check_objects(&manifest) {
+            // The attempt that published a result has removed them.
+            return match self.target.get(NAME) {
+                Ok(Some(content)) => self.same(decoded(&content).map_err(self.failed())?),
+                _ => Err(error),
+            };
         }
-        self.state.lock().is_named = false;
-        self.same(found)
+        let found = self.create(clock, &manifest)?.unwrap_or(manifest);
+        if found.attempt != self.attempt {
+            self.state.lock().is_named = false;
+            return self.same(found);
+        }
+        self.tidy(&found)?;
+        Ok(found)
     }
 
     /// Creates the manifest. Returns `None`; or the manifest that exists.
@@ -207,7 +261,7 @@ impl Publication {
     }
 
     fn check_objects(&self, manifest: &Manifest) -> Result<(), StoreError> {
-        let listed = self.target.list(&object_of(&self.attempt, "")).map_err(self.failed())?;
+        let listed = self.listed().map_err(self.failed())?;
         if !switch::on("results.check_objects") {
             return Ok(());
         }
@@ -217,18 +271,33 @@ impl Publication {
         })
     }
 
-    /// Removes the objects of an attempt that failed, as far as possible, unless a manifest may name them.
+    /// Returns the objects of this attempt.
+    fn listed(&self) -> Result<Vec<TargetObject>, TargetError> {
+        let folder = hidden_object(&self.attempt, "");
+        let mut objects = self.target.list(if self.format == STORE { &folder } else { "" })?;
+        let id = attempt_of(&self.probe()).map(str::to_owned);
+        objects.retain(|one| attempt_of(&one.path) == id.as_deref());
+        Ok(objects)
+    }
+
+    /// Removes the objects of an attempt that failed, as far as possible, unless a manifest may name them. If one of them
+    /// can still be written, the folder of the attempt stays, so that a clean knows it.
     pub fn abandon(&self) {
-        {
+        let can_be_late = {
             let state = self.state.lock();
             if !state.has_objects || state.is_named {
                 return;
             }
-        }
+            state.can_be_late && self.format != STORE
+        };
         // The error of the attempt is the interesting one.
-        if let Ok(listed) = self.target.list(&object_of(&self.attempt, "")) {
-            let paths: Vec<String> = listed.into_iter().map(|one| one.path).collect();
-            let _ = delete_all(&*self.target, &paths);
+        if let Ok(listed) = self.listed() {
+            let paths = listed.into_iter().map(|one| one.path);
+            let (hidden, visible): (Vec<_>, Vec<_>) = paths.partition(|path| is_hidden(path));
+            let removed = delete_all(&*self.target, &visible);
+            if removed.is_ok() && !can_be_late {
+                let _ = delete_all(&*self.target, &hidden);
+            }
         }
     }
 }

@@ -7,23 +7,26 @@ use std::path::{Path, PathBuf};
 
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_io::pool::Pool;
-use mqstore_io::target::hex;
-use mqstore_io::{Access, FileKind, Target, Vfs, VfsFile};
+use mqstore_io::target::{create, hex};
+use mqstore_io::{Access, Clock, FileKind, RemoteCause, Target, Vfs, VfsFile};
 use sha2::{Digest, Sha256};
 
-use crate::manifest::{ResultFile, is_object_char};
+use crate::manifest::ResultFile;
+use crate::objects::{FOLDER, object_name};
 use crate::requests::{failed, path_in};
+
+const READING: &str = "reading a file of the result";
+
+/// Maximum bytes of an object that is created if it is absent: one request.
+const MOST_CREATED: u64 = 8 << 20;
 
 /// Bytes of one step of a digest.
 const READ_BYTES: u64 = 1 << 20;
 
-/// Longest end of a file's name that the name of an object has.
-const MOST_NAME: usize = 100;
-
 /// A local file to upload.
 #[derive(Clone, Debug)]
 pub struct LocalFile {
-    /// Path of the object below [`FOLDER`](crate::manifest::FOLDER).
+    /// Path of the object below the target.
     pub object: String,
     /// Path in the directory that a fetch assembles.
     pub path: String,
@@ -38,16 +41,64 @@ pub struct LocalFile {
 /// # Errors
 /// The file cannot be read; a request failed.
 pub fn upload(target: &dyn Target, vfs: &dyn Vfs, local: &LocalFile) -> Result<ResultFile, StoreError> {
-    let (bytes, zeros, sha256) = measured(vfs, local).at(&local.file, "reading a file of the result")?;
+    let (bytes, zeros, sha256) = measured(vfs, local).at(&local.file, READING)?;
     let LocalFile { object, path, file, .. } = local;
     let found = ResultFile { path: path.clone(), object: object.clone(), bytes, zeros, sha256 };
-    target.put_file(&found.object_path(), vfs, file, bytes).map_err(failed(target, "upload a file"))?;
+    target.put_file(&found.object, vfs, file, bytes).map_err(failed(target, "upload a file"))?;
     Ok(found)
+}
+
+/// Makes sure that an object does not exist.
+///
+/// # Errors
+/// [`StoreError::ResultExists`] if it exists; a request failed.
+pub fn must_be_free(target: &dyn Target, path: &str) -> Result<(), StoreError> {
+    let error = failed(target, "look for the object");
+    match target.ranges(&[(path, 0..1)]) {
+        // The object is missing or empty.
+        Err(failure) if failure.cause == RemoteCause::Changed => match target.get(path).map_err(error)? {
+            None => Ok(()),
+            Some(_) => Err(exists(target, path)),
+        },
+        found => found.map_err(error).and_then(|_| Err(exists(target, path))),
+    }
+}
+
+fn exists(target: &dyn Target, path: &str) -> StoreError {
+    let reason = "the object exists, and only overwrite=True replaces it".to_owned();
+    StoreError::ResultExists { path: target.shown(Some(path)), reason }
+}
+
+/// Writes a local file as an object that is no part of a result. Of two calls at the same time that write a large object,
+/// the last one replaces the first.
+///
+/// # Errors
+/// [`StoreError::ResultExists`] if it exists, unless the call can overwrite it; the file cannot be read; a request failed.
+pub fn upload_object(
+    target: &dyn Target,
+    vfs: &dyn Vfs,
+    clock: &dyn Clock,
+    path: &str,
+    file: &Path,
+    overwrite: bool,
+) -> Result<(), StoreError> {
+    let length = vfs.stat(file).at(file, READING)?.len;
+    let error = failed(target, "upload a file");
+    if !overwrite && length <= MOST_CREATED {
+        let content = vfs.read_file(file, MOST_CREATED).at(file, READING)?;
+        let found = create(target, clock, path, &content).map_err(|not_created| error(not_created.error))?;
+        return if found.is_none_or(|found| *found == *content) { Ok(()) } else { Err(exists(target, path)) };
+    }
+    if !overwrite {
+        must_be_free(target, path)?;
+    }
+    target.put_file(path, vfs, file, length).map_err(error)
 }
 
 /// Uploads all files of a directory, `at_once` at a time. Returns the entries, and the folders without files.
 ///
-/// `prefix` is the begin of the names of the objects: the folder of an attempt, which has no other files, or a name there.
+/// `prefix` is the begin of the paths of the objects below [`FOLDER`]: the folder of an attempt, which has no other files,
+/// or a name there.
 ///
 /// # Errors
 /// [`StoreError::Unsupported`] if the directory contains a link, or a name that is not text; as for [`upload`].
@@ -63,7 +114,7 @@ pub fn upload_directory(
     paths.sort_unstable();
     empty.sort_unstable();
     let local = |(number, path): (usize, String)| LocalFile {
-        object: format!("{prefix}{number:06}-{}", object_name(&path)),
+        object: format!("{FOLDER}/{prefix}{number:06}-{}", object_name(&path)),
         file: home.join(&path),
         path,
         trims: true,
@@ -105,13 +156,6 @@ fn add_files(
         }
     }
     Ok(())
-}
-
-/// Returns the begin of an object's name for a file of a result.
-pub(crate) fn object_name(path: &str) -> String {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    let plain: Vec<char> = name.chars().map(|one| if is_object_char(one) { one } else { '_' }).collect();
-    plain.iter().skip(plain.len().saturating_sub(MOST_NAME)).collect()
 }
 
 /// Returns the number of bytes to upload, the number of zero bytes after them, and the digest.

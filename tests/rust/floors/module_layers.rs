@@ -115,7 +115,13 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
     ),
     (
         "mqstore-results",
-        &[&["manifest", "partial", "requests"], &["upload"], &["clean", "fetch", "publication"]],
+        &[
+            &["partial", "requests"],
+            &["objects"],
+            &["manifest"],
+            &["upload"],
+            &["clean", "fetch", "publication"],
+        ],
     ),
     (
         "mqstore-transfer",

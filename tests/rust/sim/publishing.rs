@@ -1,4 +1,4 @@
-//! A result that is published in a folder and fetched from there, ended at any call or with any call failing; and attempts
+//! Results that are published in folders and fetched from there, ended at any call or with any call failing; and attempts
 //! on a target that behaves badly. Each has one commit or none, and a commit is there after a loss of power.
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use mqstore::error::StoreError;
 use mqstore::results::clean::clean;
 use mqstore::results::fetch::{FetchedTo, fetch, published};
-use mqstore::results::manifest::{Manifest, NAME};
+use mqstore::results::manifest::Manifest;
+use mqstore::results::objects::{FOLDER, NAME};
 use mqstore::results::publication::{Publication, Uploaded};
 use mqstore_io::sim::{Fault, SimVfs};
 use mqstore_io::target::{HostileTarget, Mischief};
@@ -20,9 +21,40 @@ use crate::workload::{World, explain};
 
 const LIMITS: Limits = Limits { all_up_to: 2, singles: 4, random: 2, cuts: 1 };
 
-/// The files of the result, and a folder without files.
+/// The files of a store, and a folder without files.
 const FILES: [&str; 3] = ["a", "sub/b", "sub/c"];
 const EMPTY: &str = "sub/empty";
+
+/// The same files as parts that other programs read.
+const PARTS: [&str; 3] =
+    ["topic=a/queue_id=0/day=x/part-00000.rows", "part-00001.rows", "topic=a/part-00002.rows"];
+
+/// The form of a result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    Store,
+    Parts,
+}
+
+use Form::{Parts, Store};
+
+impl Form {
+    /// The folder to which the result is published.
+    fn folder(self) -> &'static str {
+        if self == Store { "cold" } else { "lake" }
+    }
+
+    /// The folder to which it is fetched.
+    fn out(self) -> PathBuf {
+        at(if self == Store { "out" } else { "parts" })
+    }
+
+    /// The files of the result, and their contents.
+    fn files(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let paths = if self == Store { FILES } else { PARTS };
+        paths.into_iter().zip(FILES)
+    }
+}
 
 fn at(name: &str) -> PathBuf {
     Path::new("/data").join(name)
@@ -59,18 +91,29 @@ fn begin() -> Result<World, String> {
     Ok(world)
 }
 
-fn folder(vfs: &SimVfs) -> Arc<FolderTarget> {
-    Arc::new(FolderTarget::new(Arc::new(vfs.clone()), &at("cold"), "cold".to_owned()))
+fn folder(vfs: &SimVfs, form: Form) -> Arc<FolderTarget> {
+    Arc::new(FolderTarget::new(Arc::new(vfs.clone()), &at(form.folder()), form.folder().to_owned()))
 }
 
-/// Publishes the directory, with one of its files as the mapping.
-fn publish(target: Arc<dyn Target>, vfs: &SimVfs, identity: Option<&str>) -> Result<Manifest, StoreError> {
-    let publication = Publication::new(target, Arc::new(vfs.clone()), "store", identity.map(str::to_owned));
+/// Publishes the directory: as a store, with one of its files as the mapping; or its files as parts.
+fn publish(
+    target: Arc<dyn Target>,
+    vfs: &SimVfs,
+    form: Form,
+    identity: Option<&str>,
+) -> Result<Manifest, StoreError> {
+    let format = if form == Store { "store" } else { "parquet" };
+    let publication = Publication::new(target, Arc::new(vfs.clone()), format, identity.map(str::to_owned));
     let done = publication.begin().and_then(|found| match found {
         Some(found) => Ok(found),
         None => {
-            publication.add_directory(&at("home"), 1)?;
-            publication.add_mapping(&at("home/a"))?;
+            if form == Store {
+                publication.add_directory(&at("home"), 1)?;
+                publication.add_mapping(&at("home/a"))?;
+            } else {
+                form.files()
+                    .try_for_each(|(path, name)| publication.add(path, &at("home").join(name), false))?;
+            }
             publication.commit(&ManualClock::new(1), Default::default(), Uploaded::default())
         }
     });
@@ -78,59 +121,82 @@ fn publish(target: Arc<dyn Target>, vfs: &SimVfs, identity: Option<&str>) -> Res
     done
 }
 
-/// A manifest names complete objects.
-fn check_published(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
-    let target = folder(vfs);
+/// The manifests name complete objects.
+fn check_published(vfs: &SimVfs, are_done: bool) -> Result<(), String> {
+    [Store, Parts].into_iter().try_for_each(|form| check_form(vfs, form, are_done))
+}
+
+fn check_form(vfs: &SimVfs, form: Form, is_done: bool) -> Result<(), String> {
+    let target = folder(vfs, form);
     if target.get(NAME).map_err(|error| error.to_string())?.is_none() {
         return if is_done { Err("a result that had been published is gone".to_owned()) } else { Ok(()) };
     }
     let manifest = published(&*target).map_err(|error| format!("the published result: {error}"))?;
     for (file, name) in manifest.objects().zip(FILES.iter().chain(&["a"])) {
-        let mut found = vfs.read_file(&at("cold").join(file.object_path()), 1 << 20).unwrap_or_default();
+        let mut found = vfs.read_file(&at(form.folder()).join(&file.object), 1 << 20).unwrap_or_default();
         found.resize(9000, 0);
         if found != content(name) {
             return Err(format!("the manifest names {}, which is not complete", file.object));
         }
     }
-    if manifest.objects().count() == 4 { Ok(()) } else { Err("the manifest lacks files".to_owned()) }
+    let count = if form == Store { 4 } else { 3 };
+    if manifest.objects().count() == count { Ok(()) } else { Err("the manifest lacks files".to_owned()) }
+}
+
+/// Other programs see exactly the files of the result.
+fn check_visible(target: &dyn Target, manifest: &Manifest) -> Result<(), String> {
+    let listed = target.list("").map_err(|error| error.to_string())?;
+    let mut visible: Vec<&str> = listed.iter().map(|one| one.path.as_str()).collect();
+    visible.retain(|path| !path.starts_with(FOLDER));
+    let mut named: Vec<&str> = manifest.objects().map(|file| file.object.as_str()).collect();
+    named.retain(|path| !path.starts_with(FOLDER));
+    visible.sort_unstable();
+    named.sort_unstable();
+    if visible == named { Ok(()) } else { Err(format!("other programs see {visible:?}, not {named:?}")) }
 }
 
 /// Fetches the published result, and its mapping, which gets its name first.
-fn fetch_from(target: &dyn Target, vfs: &SimVfs) -> Result<(), StoreError> {
-    if exists(vfs, &at("out")) {
+fn fetch_from(target: &dyn Target, vfs: &SimVfs, form: Form) -> Result<(), StoreError> {
+    let home = form.out();
+    if exists(vfs, &home) {
         return Ok(());
     }
     let manifest = published(target)?;
-    let partial = at("out.partial");
+    let partial = home.with_extension("partial");
     vfs.create_dir_all(&partial).map_err(|error| StoreError::io(&partial, "making a folder", error))?;
     let to = FetchedTo {
         partial: &partial,
-        home: &at("out"),
-        partial_mapping: &at("out.partial.mapping"),
-        mapping: &at("out.mapping"),
+        home: &home,
+        partial_mapping: &home.with_extension("partial.mapping"),
+        mapping: &home.with_extension("mapping"),
     };
     fetch(target, vfs, &manifest, &to, 2, &mut |_| Ok(())).map(drop)
 }
 
-fn check_fetched(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
-    let mapping = at("out.mapping");
+fn check_fetched(vfs: &SimVfs, form: Form, is_done: bool) -> Result<(), String> {
+    let home = form.out();
+    let mapping = home.with_extension("mapping");
     if exists(vfs, &mapping) && !is_complete(vfs, &mapping, "a") {
         return Err("the mapping has its name and is not complete".to_owned());
     }
-    if !exists(vfs, &at("out")) {
+    if !exists(vfs, &home) {
         return if is_done { Err("a fetch that had ended has no name".to_owned()) } else { Ok(()) };
     }
-    if !exists(vfs, &mapping) {
+    if form == Store && !exists(vfs, &mapping) {
         return Err("the fetched folder has its name, and the mapping has none".to_owned());
     }
-    if !exists(vfs, &at("out").join(EMPTY)) {
+    if form == Store && !exists(vfs, &home.join(EMPTY)) {
         return Err("the fetched folder has its name and lacks its empty folder".to_owned());
     }
-    let lost = FILES.into_iter().find(|name| !is_complete(vfs, &at("out").join(name), name));
-    lost.map_or(Ok(()), |name| Err(format!("the fetched folder has its name and lacks {name}")))
+    let lost = form.files().find(|(path, name)| !is_complete(vfs, &home.join(path), name));
+    lost.map_or(Ok(()), |(name, _)| Err(format!("the fetched folder has its name and lacks {name}")))
 }
 
-/// The calls at which both were complete.
+fn check_both_fetched(vfs: &SimVfs, are_done: bool) -> Result<(), String> {
+    [Store, Parts].into_iter().try_for_each(|form| check_fetched(vfs, form, are_done))
+}
+
+/// The calls at which both results were complete.
 #[derive(Debug, Default)]
 struct Done {
     publication: Option<u64>,
@@ -140,9 +206,17 @@ struct Done {
 fn session(world: &World) -> Result<Done, String> {
     let vfs = &world.vfs;
     let mut done = Done::default();
-    publish(folder(vfs), vfs, Some("call")).map_err(|error| format!("the publication: {error}"))?;
+    for form in [Store, Parts] {
+        let manifest = publish(folder(vfs, form), vfs, form, Some("call"));
+        let manifest = manifest.map_err(|error| format!("the publication: {error}"))?;
+        if vfs.faults_fired() == 0 {
+            check_visible(&*folder(vfs, form), &manifest)?;
+        }
+    }
     done.publication = Some(vfs.operations());
-    fetch_from(&*folder(vfs), vfs).map_err(|error| format!("the fetch: {error}"))?;
+    for form in [Store, Parts] {
+        fetch_from(&*folder(vfs, form), vfs, form).map_err(|error| format!("the fetch: {error}"))?;
+    }
     done.fetch = Some(vfs.operations());
     Ok(done)
 }
@@ -151,7 +225,7 @@ fn check(end: &End<'_>, done: &Done, rng: &mut Rng) -> Result<(), String> {
     let world = end.world()?;
     let was = |call: Option<u64>| call.is_some_and(|call| call < end.call);
     check_published(&world.vfs, was(done.publication))?;
-    check_fetched(&world.vfs, was(done.fetch))?;
+    check_both_fetched(&world.vfs, was(done.fetch))?;
     continued(&world, rng)
 }
 
@@ -161,7 +235,7 @@ fn continued(world: &World, rng: &mut Rng) -> Result<(), String> {
     session(&first).map_err(|what| format!("again: {what}"))?;
     let after = World::on(State::chance(rng).image(&first.vfs)?.vfs);
     check_published(&after.vfs, true)?;
-    check_fetched(&after.vfs, true)
+    check_both_fetched(&after.vfs, true)
 }
 
 fn ends(step: usize, stop: &dyn Fn() -> bool) -> Ends<'_> {
@@ -196,7 +270,7 @@ fn failing(stop: &dyn Fn() -> bool) -> Result<u64, String> {
         let mut rng = Rng::new(nth);
         let at = |what: String| format!("call {nth} fails, {sticky}: {what}");
         check_published(&world.vfs, false).map_err(at)?;
-        check_fetched(&world.vfs, false).map_err(at)?;
+        check_both_fetched(&world.vfs, false).map_err(at)?;
         continued(&world, &mut rng).map_err(at)?;
         tried += 1;
     }
@@ -213,6 +287,7 @@ fn hostile(seed: u64) -> Result<bool, String> {
     let world = begin()?;
     let target = Arc::new(HostileTarget::new(seed));
     let mut rng = Rng::new(seed);
+    let form = if rng.chance(4) { Store } else { Parts };
     let mut part = |most: u64| if rng.chance(3) { rng.below(most) } else { 0 };
     target.set(Mischief {
         fails: part(6),
@@ -222,24 +297,28 @@ fn hostile(seed: u64) -> Result<bool, String> {
         shuffles: part(32),
     });
     let tried: Vec<_> =
-        (0..3).map(|_| publish(Arc::clone(&target) as _, &world.vfs, None).map_err(explain)).collect();
+        (0..3).map(|_| publish(Arc::clone(&target) as _, &world.vfs, form, None).map_err(explain)).collect();
     target.calm();
+    let cleaned = || clean(&*target, &world.vfs, &*world.clock, 0, false).map(drop).map_err(explain);
     let winners: Vec<&Manifest> = tried.iter().flatten().collect();
     match published(&*target) {
         Ok(found) if winners.iter().all(|one| one.attempt == found.attempt) && winners.len() <= 1 => {
+            cleaned()?;
+            check_visible(&*target, &found)?;
             // A damaged byte is found by the digest.
-            match fetch_from(&*target, &world.vfs) {
+            match fetch_from(&*target, &world.vfs, form) {
                 Err(StoreError::Corrupt { .. }) => Ok(true),
-                fetched => {
-                    fetched.map_err(explain).and_then(|()| check_fetched(&world.vfs, true)).map(|()| true)
-                }
+                fetched => fetched
+                    .map_err(explain)
+                    .and_then(|()| check_fetched(&world.vfs, form, true))
+                    .map(|()| true),
             }
         }
         Ok(found) => Err(format!("seed {seed}: {winners:?} have won, and {found:?} is published")),
         Err(error) if !winners.is_empty() => Err(format!("seed {seed}: {winners:?} has won: {error}")),
         Err(_) => {
             if target.get(NAME).map_err(|error| error.to_string())?.is_none() {
-                clean(&*target, &world.vfs, &*world.clock, 0, false).map_err(explain)?;
+                cleaned()?;
                 let left = target.list("").map_err(|error| error.to_string())?;
                 return if left.is_empty() { Ok(false) } else { Err(format!("a clean has left {left:?}")) };
             }

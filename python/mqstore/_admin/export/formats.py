@@ -21,6 +21,13 @@ _FORMATS = ("jsonl", "parquet", "arrow", "store")
 MOST_BODY = 1 << 30
 
 
+def file_ending(url: str) -> str | None:
+    """Returns the ending of a URL that is the name of a file; None if it is the name of a folder."""
+    folder, _, name = url.partition("://")[2].rpartition("/") if "://" in url else ("/", "", url)
+    ending = PurePosixPath(name).suffix
+    return ending if folder and ending.lower() in ENDINGS else None
+
+
 def format_of(path: Path | str, format: str | None) -> str:
     """Returns the given format, or the format of the file name's ending."""
     found = ENDINGS.get(PurePosixPath(path).suffix.lower()) if format is None else format

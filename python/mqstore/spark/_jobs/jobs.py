@@ -121,7 +121,7 @@ def export(
     Each task reads a part of a store and writes its own file to a temporary folder next to ``dest``. The driver
     removes the files of lost attempts and renames the folder in one step, so ``dest`` is complete or does not exist.
     At a URL, each task uploads its file, and the driver publishes one manifest that names the files
-    (`mqstore.published`); files of lost attempts that are not in it are removed by `mqstore.clean`.
+    (`mqstore.published`), and removes the files of lost attempts; `mqstore.clean` removes those that come later.
     Records of system topics are left out and counted, except those of topics that an option names. So each message is
     there once, and delayed messages that wait are not there.
 
@@ -153,7 +153,7 @@ def export(
         FileExistsError: ``dest`` exists.
         ResultExistsError: the URL ``dest`` has a result or other objects.
         RemoteStoreError: results cannot be written to this kind of URL.
-        InvalidOptionError: an option is unknown, or its value is invalid.
+        InvalidOptionError: an option is unknown, its value is invalid, or the URL ``dest`` names one file.
         NotAStoreError: a pattern matches no store.
         MQStoreError: a task failed after all its attempts, for example because a file at a URL changed meanwhile; the
             text says where and why.

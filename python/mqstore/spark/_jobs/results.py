@@ -4,7 +4,7 @@
 
     <parent>/.<name>.<token>/<file>              files of all attempts; the folder is renamed to <parent>/<name>
     <parent>/.<name>.<token>/attempts/task-...   their progress
-    <URL>/_mqstore/attempt-.../<file>            or objects of all attempts; the manifest names those that count
+    <URL>/<file with the id of the job>          or objects of all attempts; the manifest names those that count
 
 The driver keeps only the files that the answers of the tasks name. So a lost attempt that still runs changes nothing.
 """
@@ -20,7 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mqstore import _native
-from mqstore._paths import target_url
+from mqstore._admin.export.formats import file_ending
+from mqstore._paths import shown_url, target_url
 from mqstore._publish.target import result_target
 from mqstore.errors import InvalidOptionError
 from mqstore.spark._jobs.folders import absolute
@@ -55,14 +56,19 @@ def result(dest: StorePath, format: str, overwrite: bool, options: Mapping[str, 
         FileExistsError: the folder exists.
         ResultExistsError: the URL has a result or other objects.
         RemoteStoreError: results cannot be written to this kind of URL.
+        InvalidOptionError: the URL is the name of one file, or `overwrite` is for a URL.
     """
     if (url := target_url(dest, options)) is not None:
+        if (ending := file_ending(url)) is not None:
+            raise InvalidOptionError(
+                "dest", f"a job writes several files, and {shown_url(url)} names one; omit {ending}"
+            )
         if overwrite:
             raise InvalidOptionError("overwrite", "a result at a URL is never replaced; choose another URL")
         target = result_target(url, options, "export to it")
         with target.publication(format, None) as publication:
             publication.begin()
-            yield _Published(publication, target.shown, (url, dict(options or {}), publication.attempt))
+            yield _Published(publication, target.shown, (url, dict(options or {}), publication.share()))
         return
     folder = _Folder(Path(absolute(dest)), overwrite)
     try:
@@ -87,7 +93,7 @@ def write(place: Place, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
         yield path, answer
         answer |= {"bytes": path.stat().st_size}
         target = result_target(url, options, "export to it")
-        answer |= {"entry": target.upload(f"{attempt}/{name}", name, path)}
+        answer |= {"entry": target.upload(attempt, name, path)}
 
 
 class _Folder:

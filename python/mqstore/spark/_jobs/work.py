@@ -119,7 +119,7 @@ def export(
     batches = rows(options, part, tell, remote)
     first = next(batches)
     count = 0
-    name = f"{number:05d}-{secrets.token_hex(8)}.{kind}"
+    name = f"part-{number:05d}-{secrets.token_hex(8)}.{kind}"
     # The file is complete when the inner block ends.
     with write(target, name) as (path, answer), column_file(kind, path, first.schema) as add:
         for batch in batches:

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use super::{Target, TargetError, TargetObject, random_id};
 use crate::commit;
 use crate::remote::RemoteCause;
+use crate::switch;
 use crate::vfs::{Access, FileKind, Vfs, found, parent_dir};
 
 /// Attempts to create a file in a folder that others remove when it is empty.
@@ -55,6 +56,15 @@ impl FolderTarget {
             }
         }
         write()
+    }
+
+    /// Makes the names of the folders above those durable that [`commit::copy_file`] syncs.
+    fn sync_folders(&self, file: &Path) -> io::Result<()> {
+        let is_below = |folder: &&Path| *folder != self.root && folder.starts_with(&self.root);
+        for folder in file.ancestors().skip(3).take_while(is_below) {
+            switch::step("results.sync_folders", || self.vfs.sync_dir(folder))?;
+        }
+        Ok(())
     }
 
     /// Returns a name that no other call uses.
@@ -131,7 +141,7 @@ impl Target for FolderTarget {
     fn put_file(&self, path: &str, vfs: &dyn Vfs, file: &Path, length: u64) -> Result<(), TargetError> {
         let dest = self.path(path);
         let copied = self.in_folder(parent_dir(&dest), || commit::copy_file(vfs, file, &dest, length));
-        at(path, copied)
+        at(path, copied.and_then(|()| self.sync_folders(&dest)))
     }
 
     fn put_if_absent(&self, path: &str, content: &[u8]) -> Result<bool, TargetError> {

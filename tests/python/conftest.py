@@ -58,6 +58,16 @@ def empty_url() -> str:
 
 
 @pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store of two topics with messages of three days, some without tags."""
+    from published_results import make_days
+
+    home = tmp_path_factory.mktemp("days") / "store"
+    make_days(home)
+    return home
+
+
+@pytest.fixture(scope="module")
 def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed store with several segments."""
     from published_results import make_large_store

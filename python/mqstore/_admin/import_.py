@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras, _native
 from mqstore._admin.export.formats import ENDINGS, MOST_BODY, format_of
+from mqstore._admin.export.partitions import values_of
 from mqstore._admin.export.settings import Settings, is_settings, settings_of
 from mqstore._admin.files import without_options
 from mqstore._paths import home_of
@@ -196,7 +197,7 @@ def _files(source: Path) -> list[Path]:
     """Returns the file, or the parts in a folder from an export."""
     if not source.is_dir():
         return [source]
-    parts = sorted(part for part in source.glob("part-*") if part.suffix in ENDINGS)
+    parts = sorted((part for part in source.rglob("part-*") if part.suffix in ENDINGS), key=lambda part: part.name)
     if not parts:
         raise FileNotFoundError(errno.ENOENT, "no part-00000.parquet or part-00000.arrow in the folder", str(source))
     return parts
@@ -207,8 +208,9 @@ def _rows(files: list[Path], kind: str) -> Iterator[Place]:
     total, before = sum(sizes), 0
     for file, size in zip(files, sizes, strict=True):
         rows = _lines(file) if kind == "jsonl" else _tables(file, kind)
+        partition = values_of(file)
         for place, row, done, _ in rows:
-            yield place, row, before + done, total
+            yield place, {**partition, **row} if partition else row, before + done, total
         before += size
 
 

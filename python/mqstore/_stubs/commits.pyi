@@ -39,11 +39,10 @@ class PartialFolder:
         """Begins to write after the first parts; all other files of the folder go."""
     @property
     def parts(self) -> int:
-        """The number of parts."""
-    @property
-    def next_path(self) -> Path:
-        """The path of the next part."""
+        """The number of durable parts."""
+    def next_path(self, folder: str) -> Path:
+        """Returns the path of one more part in a folder, which is created; "" is the folder of the export."""
     def add(self, members: str, rules: bytes | None) -> None:
-        """Makes the next part durable, then records the state: JSON, and the rules in the first state of a call."""
+        """Makes the next parts durable, then records the state: JSON, and the rules in the first state of a call."""
     def publish(self) -> None:
         """Gives the folder its final name."""

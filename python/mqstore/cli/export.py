@@ -69,6 +69,14 @@ def export(
     parts: Annotated[
         bool, typer.Option("--parts", help="For Parquet and Arrow: write a folder of files, resumable.")
     ] = False,
+    partition_by: Annotated[
+        str | None,
+        typer.Option(
+            "--partition-by",
+            metavar="COLUMNS",
+            help="For Parquet and Arrow: write folders by topic, queue_id, tags, day or hour, separated by commas.",
+        ),
+    ] = None,
     waiting: Annotated[Waiting, typer.Option("--waiting", help="Keep or drop delayed messages that wait.")] = "keep",
     keep_offsets: Annotated[
         bool | None,
@@ -90,8 +98,9 @@ def export(
     wanted, wait = chosen(tags, sql), lock_wait(lock_timeout)
     if out == _STANDARD:
         to = to or "jsonl"
-        if to == "store" or parts or mapping is not None:
-            raise typer.BadParameter("standard output takes one file: omit --parts, --mapping and --to store")
+        if to == "store" or parts or partition_by is not None or mapping is not None:
+            told = "standard output takes one file: omit --parts, --partition-by, --mapping and --to store"
+            raise typer.BadParameter(told)
     with render.progress("exporting") as bar, _usage(), _file_for(out) as file:
         run = partial(
             mqstore.export,
@@ -103,9 +112,10 @@ def export(
             keys=keys or None,
             body_matches=body_matches,
             filter=wanted,
-            columns=None if columns is None else [name.strip() for name in columns.split(",")],
+            columns=_names(columns),
             format=to,
             parts=parts,
+            partition_by=_names(partition_by),
             overwrite=overwrite,
             mapping=mapping,
             waiting=waiting,
@@ -261,6 +271,10 @@ def _file_from(file: Path) -> Iterator[Path]:
         with copy.open("wb") as content:
             shutil.copyfileobj(sys.stdin.buffer, content)
         yield copy
+
+
+def _names(columns: str | None) -> list[str] | None:
+    return None if columns is None else [name.strip() for name in columns.split(",")]
 
 
 class _usage:  # noqa: N801 - a context, not a class to anybody

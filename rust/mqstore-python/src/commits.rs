@@ -134,19 +134,18 @@ impl PartialFolder {
         stepped(py, &self.dest, |_| self.folder.lock().resume(parts))
     }
 
-    /// The number of parts.
+    /// The number of durable parts.
     #[getter]
     fn parts(&self) -> u64 {
         self.folder.lock().parts()
     }
 
-    /// The path of the next part.
-    #[getter]
-    fn next_path(&self) -> PathBuf {
-        self.folder.lock().next_path()
+    /// Returns the path of one more part in a folder, which is created; "" is the folder of the export.
+    fn next_path(&self, py: Python<'_>, folder: &str) -> PyResult<PathBuf> {
+        stepped(py, &self.dest, |_| self.folder.lock().next_path(folder))
     }
 
-    /// Makes the next part durable, then records the state: JSON, and the rules in the first state of a call.
+    /// Makes the next parts durable, then records the state: JSON, and the rules in the first state of a call.
     fn add(&self, py: Python<'_>, members: &str, rules: Option<&[u8]>) -> PyResult<()> {
         let members = members_of(members)?;
         stepped(py, &self.dest, |_| self.folder.lock().add(members, rules))

@@ -1,7 +1,7 @@
 //! Exports in progress: a file that grows, or a folder of parts, and the state from which a later call resumes.
 //!
 //! ```text
-//! NAME.partial            the file; or a folder with part-00000.parquet and so on
+//! NAME.partial            the file; or a folder with part-00000.parquet and so on, also in folders: day=2026-11-28/
 //! NAME.partial.state      {"digest": "...", "bytes": 99, ...}, or with the number of "parts"
 //! NAME.partial.rules      what the export contains; durable before the first state
 //! NAME                    NAME.partial, when it is complete
@@ -10,12 +10,12 @@
 //! The bytes and parts that a state counts are durable before it, so after a crash at any time they are complete. A state
 //! belongs to one call: `digest` is that of its arguments. A call at a time, with a lock of the caller.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_io::{Access, Vfs, VfsFile, commit};
+use mqstore_io::{Access, FileKind, Vfs, VfsFile, commit, switch};
 use serde_json::{Map, Value};
 
 /// Maximum bytes of a state.
@@ -155,31 +155,60 @@ impl PartialFile {
     }
 }
 
-/// A folder of complete files.
+/// A folder of complete files. Their numbers are unique in the whole folder.
 #[derive(Debug)]
 pub struct PartialFolder {
     state: ExportState,
     /// The ending of the names.
     format: String,
     parts: u64,
+    /// The paths of the next parts.
+    next: Vec<PathBuf>,
 }
 
 impl PartialFolder {
     /// Makes the folder, which exists, of an export of parts.
     pub fn new(vfs: Arc<dyn Vfs>, dest: &Path, digest: &str, format: &str) -> Self {
         let state = ExportState { vfs, dest: dest.to_path_buf(), digest: digest.to_owned() };
-        Self { state, format: format.to_owned(), parts: 0 }
+        Self { state, format: format.to_owned(), parts: 0, next: Vec::new() }
     }
 
-    fn path(&self, number: u64) -> PathBuf {
-        self.state.partial().join(format!("part-{number:05}.{}", self.format))
+    fn name(&self, number: u64) -> String {
+        format!("part-{number:05}.{}", self.format)
+    }
+
+    /// Returns the number in the name of a part.
+    fn number(&self, path: &Path) -> Option<u64> {
+        let name = path.file_name()?.to_str()?;
+        let number = name.strip_prefix("part-")?.split('.').next()?.parse().ok()?;
+        (self.name(number) == name).then_some(number)
+    }
+
+    /// Adds all files below a folder, and the folders after their content.
+    fn add_found(&self, folder: &Path, found: &mut Vec<(PathBuf, FileKind)>) -> io::Result<()> {
+        for (name, kind) in self.state.vfs.list_kinds(folder)? {
+            let path = folder.join(name);
+            if kind == FileKind::Directory {
+                self.add_found(&path, found)?;
+            }
+            found.push((path, kind));
+        }
+        Ok(())
+    }
+
+    fn found(&self) -> io::Result<Vec<(PathBuf, FileKind)>> {
+        let mut found = Vec::new();
+        self.add_found(&self.state.partial(), &mut found)?;
+        Ok(found)
     }
 
     /// Returns the state of an interrupted call with the same arguments, all of whose parts are there.
     pub fn left(&self) -> Option<Members> {
         let members = self.state.left()?;
         let parts = members.get("parts").and_then(Value::as_u64)?;
-        (0..parts).all(|number| self.state.vfs.stat(&self.path(number)).is_ok()).then_some(members)
+        let found: BTreeSet<u64> =
+            self.found().ok()?.iter().filter_map(|(path, _)| self.number(path)).collect();
+        (0..parts).all(|number| found.contains(&number)).then_some(members)
     }
 
     /// Begins to write after the first `parts`; all other files of the folder go.
@@ -187,36 +216,48 @@ impl PartialFolder {
     /// # Errors
     /// Those of the system.
     pub fn resume(&mut self, parts: u64) -> io::Result<()> {
-        self.parts = parts;
-        let folder = self.state.partial();
-        let kept: HashSet<PathBuf> = (0..parts).map(|number| self.path(number)).collect();
-        for (name, _) in self.state.vfs.list_kinds(&folder)? {
-            let path = folder.join(name);
-            if !kept.contains(&path) {
-                self.state.vfs.remove_file(&path)?;
+        (self.parts, self.next) = (parts, Vec::new());
+        for (path, kind) in self.found()? {
+            match kind {
+                // Only an empty folder can be removed.
+                FileKind::Directory => drop(self.state.vfs.remove_dir(&path)),
+                _ if self.number(&path).is_some_and(|number| number < parts) => {}
+                _ => self.state.vfs.remove_file(&path)?,
             }
         }
         Ok(())
     }
 
-    /// Returns the path of the next part.
-    pub fn next_path(&self) -> PathBuf {
-        self.path(self.parts)
+    /// Returns the path of one more part in a folder, which is created; "" is the folder of the export.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn next_path(&mut self, folder: &str) -> io::Result<PathBuf> {
+        let folder = self.state.partial().join(folder);
+        self.state.vfs.create_dir_all(&folder)?;
+        let path = folder.join(self.name(self.parts + self.next.len() as u64));
+        self.next.push(path.clone());
+        Ok(path)
     }
 
-    /// Returns the number of parts.
+    /// Returns the number of durable parts.
     pub fn parts(&self) -> u64 {
         self.parts
     }
 
-    /// Makes the next part, which is written, durable, then records the state. `rules` are those of the first state of a
+    /// Makes the next parts, which are written, durable, then records the state. `rules` are those of the first state of a
     /// call.
     ///
     /// # Errors
     /// Those of the system.
     pub fn add(&mut self, mut members: Members, rules: Option<&[u8]>) -> io::Result<()> {
-        commit::sync_part(&*self.state.vfs, &self.next_path())?;
-        self.parts += 1;
+        let (vfs, home) = (&*self.state.vfs, self.state.partial());
+        self.next.iter().try_for_each(|path| commit::sync_part(vfs, path))?;
+        let above = self.next.iter().flat_map(|path| path.ancestors().skip(2));
+        for folder in above.filter(|folder| folder.starts_with(&home)).collect::<BTreeSet<_>>() {
+            switch::step("commit.sync_partition", || vfs.sync_dir(folder))?;
+        }
+        self.parts += std::mem::take(&mut self.next).len() as u64;
         members.insert("parts".to_owned(), self.parts.into());
         self.state.save(members, rules)
     }

@@ -46,6 +46,11 @@ fn write(vfs: &SimVfs, path: &Path, name: &str) -> io::Result<()> {
     file.write_all_at(second, first.len() as u64)
 }
 
+/// The folder of a part: with partitions, parts are in folders.
+fn folder_of(number: u64) -> &'static str {
+    ["", "topic=a/queue_id=1/day=x", "topic=b"].into_iter().nth(number as usize).unwrap_or_default()
+}
+
 fn folder(vfs: &SimVfs) -> PartialFolder {
     PartialFolder::new(Arc::new(vfs.clone()), &out("rows"), "call", "rows")
 }
@@ -73,9 +78,12 @@ fn export(vfs: &SimVfs) -> io::Result<()> {
     let mut folder = folder(vfs);
     folder.resume(counted(folder.left(), "parts"))?;
     while folder.parts() < PARTS as u64 {
-        let number = folder.parts();
-        write(vfs, &folder.next_path(), &format!("row {number}"))?;
-        folder.add(Members::new(), (number == 0).then_some(b"rules"))?;
+        let first = folder.parts();
+        // Two parts, then one.
+        for number in first..(first + 2).min(PARTS as u64) {
+            write(vfs, &folder.next_path(folder_of(number))?, &format!("row {number}"))?;
+        }
+        folder.add(Members::new(), (first == 0).then_some(b"rules"))?;
     }
     folder.publish()
 }
@@ -118,7 +126,7 @@ fn check_lines(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
 
 fn check_export(vfs: &SimVfs, is_done: bool) -> Result<(), String> {
     let is_part = |name: &str, number: u64| {
-        let path = out(name).join(format!("part-{number:05}.rows"));
+        let path = out(name).join(folder_of(number)).join(format!("part-{number:05}.rows"));
         is_complete(vfs, &path, &format!("row {number}"))
     };
     if exists(vfs, &out("rows")) {

@@ -35,10 +35,9 @@ def _writer(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None
             yield writer.write_table
 
 
-def write_part(kind: str, path: Path, schema: Any, batches: list[Any]) -> None:
-    """Writes batches to a new file."""
-    table = _extras.pyarrow().Table.from_batches(batches, schema)
-    with _writer(kind, path, schema) as write:
+def write_part(kind: str, path: Path, table: Any) -> None:
+    """Writes a table to a new file."""
+    with _writer(kind, path, table.schema) as write:
         rows = max(1, _GROUP_BYTES * table.num_rows // max(table.nbytes, 1))
         for at in range(0, table.num_rows, rows):
             write(table.slice(at, rows))

@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mqstore import _native
 from mqstore._admin.export.file_export import FileExport
-from mqstore._admin.export.formats import format_of
+from mqstore._admin.export.formats import file_ending, format_of
+from mqstore._admin.export.partitions import Partitions
 from mqstore._admin.export.parts import UrlParts
 from mqstore._admin.export.run import export_request
 from mqstore._admin.export.store_export import StoreExport
 from mqstore._admin.files import creating, scratch
-from mqstore._paths import home_of, is_url, shown_url, target_url, text_of
-from mqstore._remote.place import CACHE_BYTES, place_of
+from mqstore._paths import LOCAL, decoded, home_of, is_url, object_path, shown_url, target_url, text_of
+from mqstore._remote.place import CACHE_BYTES, checked_url, place_of
+from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from mqstore._admin.export.counts import Counts
     from mqstore._admin.export.formats import ExportFormat, Waiting
-    from mqstore._admin.export.run import Place
     from mqstore._reports import ExportReport, Progress
     from mqstore.types import DledgerEnd, Filter, Keys, OnDamage, StorePath, Time
 
@@ -39,6 +41,7 @@ def export(
     columns: Iterable[str] | None = None,
     format: ExportFormat | None = None,
     parts: bool = False,
+    partition_by: str | Iterable[str] | None = None,
     overwrite: bool = False,
     mapping: StorePath | None = None,
     waiting: Waiting = "keep",
@@ -65,7 +68,9 @@ def export(
             (`s3://`, `gs://`, `az://`, `file://`), at which there is no result yet: its files are parts, as with
             `parts`, or a new store, and one manifest publishes all of them. `mqstore.published` lists them, and
             `mqstore.fetch` assembles a directory. If the same call with the same messages has been published, its
-            report is returned. Between two parts nothing stays on the local disk; a store is first built there.
+            report is returned. Between two parts nothing stays on the local disk; a store is first built there. If
+            the URL ends in a file type (`.parquet`), the export is this one object, without a manifest; it is first
+            written to the local disk.
         topics: as for `scan`, with the messages that wait for these topics; None is all except system topics. The
             arguments `start_time`, `end_time`, `keys`, `filter` and `columns` are those of `scan` too.
         start_time: only messages stored at or after this time.
@@ -79,7 +84,11 @@ def export(
         format: None selects it by the ending of `dest`: `.jsonl`, `.parquet`, `.arrow`. `"store"` must be given.
         parts: only for Parquet and Arrow: `dest` becomes a folder of files `part-00000.parquet` and so on, with 256 MiB
             of columns each. It gets its name when all are complete; a resumed export repeats only the last part.
-        overwrite: whether to replace an existing file `dest`; a folder or a result at a URL is never replaced.
+        partition_by: only for Parquet and Arrow: columns whose values become folders of `parts`, as in
+            `topic=orders/day=2026-11-28/part-00000.parquet`: `"topic"`, `"queue_id"`, `"tags"`, and `"day"` and
+            `"hour"` of the store time in UTC. The files do not have the first three. Their rows are in log order.
+        overwrite: whether to replace an existing file `dest`, or one object at a URL; a folder or a result at a URL is
+            never replaced. Of two calls at the same time that write one object, the last one can replace the first.
         mapping: only for stores: file of JSON lines with the old and the new position of each message. None is `dest`
             with `.mapping.jsonl` appended. Not for a URL: there it is a part of the result.
         waiting: `"keep"` exports delayed messages that wait, with the due time in the property `mqstore.deliver_at`; in
@@ -105,7 +114,7 @@ def export(
     Raises:
         FileExistsError: `dest` exists, or for stores `mapping`.
         ValueError: arguments that exclude each other.
-        ResultExistsError: the URL `dest` has another result or other objects.
+        ResultExistsError: the URL `dest` has another result or other objects, or is an object that exists.
         RemoteStoreError: results cannot be written to this kind of URL.
         StorePermissionError, StoreIOError: a request failed.
         CorruptionError: a record is damaged, and `on_damage` is `"raise"`.
@@ -117,13 +126,14 @@ def export(
         raise TypeError(f"body_matches must be a str, not {type(body_matches).__name__}")
     if waiting not in ("keep", "drop"):
         raise ValueError(f"waiting must be 'keep' or 'drop', not {waiting!r}")
+    partitions = Partitions(partition_by, columns)
     request = export_request(
         topics=topics,
         start_time=start_time,
         end_time=end_time,
         keys=keys,
         filter=filter,
-        columns=columns,
+        columns=partitions.columns,
         body_matches=body_matches,
         on_damage=on_damage,
     )
@@ -132,52 +142,91 @@ def export(
     source = place_of(path, storage_options, cache, cache_size)
     target = text_of(dest)
     kind = format_of(shown_url(target) if is_url(target) else target, format)
-    if parts and kind not in ("parquet", "arrow"):
-        raise ValueError(f"parts are for Parquet and Arrow; {kind} can be resumed without them")
+    url = target_url(target, target_options)
+    ending = file_ending(target) if kind != "store" else None
+    chosen = {"parts": parts, "partition_by": bool(partitions.names)}
+    for name in (name for name, is_chosen in chosen.items() if is_chosen):
+        _check_folder(name, kind, target, ending if url is not None or name == "partition_by" else None)
     if keep_offsets is not None and kind != "store":
         raise ValueError(f"keep_offsets is for stores; {kind} has the offsets of the source in the column queue_offset")
-    if (url := target_url(target, target_options)) is not None:
-        if mapping is not None:
-            raise ValueError("at a URL, the mapping is a part of the result: omit mapping")
-        chosen = (request, waiting == "keep", keep_offsets, progress)
-        return _to_url((source, dledger_end), url, target_options, kind, chosen)
-    work = _work(kind)(
-        (source, dledger_end), Path(target), request, waiting == "keep", overwrite, progress, keep_offsets=keep_offsets
-    )
+    if url is not None and mapping is not None:
+        raise ValueError("at a URL, the mapping is a part of the result: omit mapping")
+
+    def work_to(dest: Path) -> FileExport | StoreExport:
+        make = StoreExport if kind == "store" else FileExport
+        work = make(
+            (source, dledger_end), dest, request, waiting == "keep", overwrite, progress, keep_offsets=keep_offsets
+        )
+        if isinstance(work, FileExport):
+            work.partitions = partitions
+        return work
+
     started = time.monotonic()
+    if url is not None and ending is not None:
+        counts = _to_object(work_to, url, target_options, kind, overwrite)
+        return counts.report(shown_url(url), kind, time.monotonic() - started)
+    if url is not None:
+        return _to_url(work_to, url, target_options, kind)
+    work = work_to(Path(target))
     with creating(work.dest):
         if isinstance(work, StoreExport):
             positions = Path(f"{work.dest}.mapping.jsonl" if mapping is None else home_of(mapping))
             with creating(positions):
                 counts = work.to_store(positions)
-        elif kind == "jsonl":
-            counts = work.to_lines()
-        elif parts:
-            counts = work.to_parts(kind)
         else:
-            counts = work.to_columns(kind)
+            counts = work.to_parts(kind) if any(chosen.values()) else work.to_file(kind)
     return counts.report(str(work.dest), kind, time.monotonic() - started)
 
 
-def _to_url(
-    source: Place,
+def _check_folder(argument: str, kind: str, target: str, ending: str | None) -> None:
+    """Raises an error if a format, or the name of a file, excludes an argument that writes a folder of files."""
+    if kind not in ("parquet", "arrow"):
+        raise InvalidOptionError(argument, f"only for Parquet and Arrow, not for {kind}; omit it")
+    if ending is not None:
+        reason = f"it writes a folder, and {shown_url(target)} names one file; omit {ending}, and give the format"
+        raise InvalidOptionError(argument, reason)
+
+
+def _to_object(
+    work_to: Callable[[Path], FileExport | StoreExport],
     url: str,
     target_options: Mapping[str, Any] | None,
     kind: str,
-    chosen: tuple[dict[str, Any], bool, bool | None, Callable[[Progress], object] | None],
-) -> ExportReport:
-    """Publishes an export at a URL.
+    overwrite: bool,
+) -> Counts:
+    """Writes an export as one object at a URL, whose name ends in a file type."""
+    from mqstore._publish.target import object_target
 
-    `chosen` are the request, whether to keep what waits and the queue offsets, and the callback.
-    """
+    if url.partition("://")[0] in LOCAL:
+        work = work_to(Path(object_path(checked_url(url), "")))
+        with creating(work.dest):
+            work.dest.parent.mkdir(parents=True, exist_ok=True)
+            return cast("FileExport", work).to_file(kind)
+    folder, _, name = url.rpartition("/")
+    target, name = object_target(folder, target_options, "export to it"), decoded(name, url)
+    if not overwrite:
+        target.must_be_free(name)
+    with scratch() as place:
+        work = work_to(place / "file")
+        counts = cast("FileExport", work).to_file(kind)
+        target.upload_object(name, work.dest, overwrite)
+    return counts
+
+
+def _to_url(
+    work_to: Callable[[Path], FileExport | StoreExport],
+    url: str,
+    target_options: Mapping[str, Any] | None,
+    kind: str,
+) -> ExportReport:
+    """Publishes an export at a URL."""
     from mqstore._publish.target import UPLOADS, result_target
     from mqstore._reports import ExportReport
 
     started = time.monotonic()
-    request, keep_waiting, keep_offsets, progress = chosen
     target = result_target(url, target_options, "export to it")
     with scratch() as folder:
-        work = _work(kind)(source, folder / "store", request, keep_waiting, False, progress, keep_offsets=keep_offsets)
+        work = work_to(folder / "store")
         rules = work.rules(work.dest)
         with target.publication(kind, work.identity(kind, rules)) as publication:
             found = publication.begin()
@@ -199,11 +248,6 @@ def _to_url(
     told = json.loads(found.report)
     known = {name: told[name] for name in ExportReport.__dataclass_fields__ if name in told}
     return ExportReport(**{**known, "resumed": True})
-
-
-def _work(kind: str) -> type[FileExport | StoreExport]:
-    """Returns the class of exports in a format."""
-    return StoreExport if kind == "store" else FileExport
 
 
 export.__module__ = "mqstore"

@@ -10,6 +10,7 @@ from mqstore import _extras, _native
 from mqstore._admin.export.columns import column_file
 from mqstore._admin.export.counts import Counts
 from mqstore._admin.export.partial import Partial, only_writer
+from mqstore._admin.export.partitions import Partitions
 from mqstore._admin.export.parts import Parts
 from mqstore._admin.export.run import Export
 from mqstore._admin.files import locked_folder
@@ -25,6 +26,17 @@ _PART_BYTES = 256 << 20
 
 class FileExport(Export):
     """An export to files."""
+
+    partitions = Partitions(None, None)
+    """The folders of the parts."""
+
+    def _choice(self) -> dict[str, Any]:
+        names, left_out = self.partitions.names, sorted(self.partitions.left_out)
+        return {**super()._choice(), **({"partition_by": [names, left_out]} if names else {})}
+
+    def to_file(self, kind: str) -> Counts:
+        """Writes one file."""
+        return self.to_lines() if kind == "jsonl" else self.to_columns(kind)
 
     def to_lines(self) -> Counts:
         """Writes JSON lines to a file, or resumes an interrupted call."""
@@ -106,12 +118,12 @@ class FileExport(Export):
                     group.append(pyarrow.record_batch(rows))
                     counts.messages += len(rows)
                 if sum(batch.nbytes for batch in group) >= _PART_BYTES:
-                    parts.add(schema, group, end, counts)
+                    parts.add(self.partitions.split(pyarrow.Table.from_batches(group, schema)), end, counts)
                     group.clear()
                 self._tell(stream, end)
             # Without messages, one empty part still shows the columns.
             if group or not parts.count:
-                parts.add(schema, group, end, counts)
+                parts.add(self.partitions.split(pyarrow.Table.from_batches(group, schema)), end, counts)
 
     def to_line_parts(self, parts: UrlParts, rules: Rules) -> Counts:
         """Writes JSON lines as parts at a URL. All parts together are the file of `to_lines`."""

@@ -5,9 +5,10 @@ Each part is complete before the state counts it, so that a resumed export repea
 ::
 
     NAME.partial/part-00000.parquet  part-00001.parquet ...   renamed to NAME when all parts are complete
+    NAME.partial/day=2026-11-28/part-00002.parquet            or in folders of partitions
     NAME.partial.state             `bytes` is the length of all parts, `parts` their number
 
-At a URL, the result is always parts, or the files of a store. A part exists on the local disk
+At a URL, the result is one object, parts, or the files of a store. A part exists on the local disk
 only until it is uploaded. An interrupted export restarts from the beginning.
 """
 
@@ -20,6 +21,7 @@ from mqstore import _native
 from mqstore._admin.export.columns import write_part
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from mqstore._admin.export.counts import Counts
@@ -52,11 +54,12 @@ class Parts:
         position: int | None = state["position"]
         return position
 
-    def add(self, schema: Any, batches: list[Any], position: int | None, counts: Counts) -> None:
-        """Writes and syncs one part, then records the state."""
-        path = self._folder.next_path
-        write_part(self._kind, path, schema, batches)
-        counts.bytes += path.stat().st_size
+    def add(self, tables: Iterable[tuple[str, Any]], position: int | None, counts: Counts) -> None:
+        """Writes and syncs one part for each folder and its rows, then records the state."""
+        for folder, table in tables:
+            path = self._folder.next_path(folder)
+            write_part(self._kind, path, table)
+            counts.bytes += path.stat().st_size
         state = {
             "position": position,
             "bytes": counts.bytes,
@@ -83,15 +86,16 @@ class UrlParts:
         """Returns the local path of the next part."""
         return self._folder / f"part-{self.count:05}.{self._kind}"
 
-    def add(self, schema: Any, batches: list[Any], _position: int | None, counts: Counts) -> None:
-        """Writes one part of columns and uploads it."""
-        write_part(self._kind, self.path(), schema, batches)
-        self.upload(counts)
+    def add(self, tables: Iterable[tuple[str, Any]], _position: int | None, counts: Counts) -> None:
+        """Writes and uploads one part for each folder and its rows."""
+        for folder, table in tables:
+            write_part(self._kind, self.path(), table)
+            self.upload(counts, folder)
 
-    def upload(self, counts: Counts) -> None:
-        """Uploads the next part, which is complete."""
+    def upload(self, counts: Counts, folder: str = "") -> None:
+        """Uploads the next part, which is complete, to a folder of the result."""
         path = self.path()
         counts.bytes += path.stat().st_size
-        self._publication.add(path.name, path)
+        self._publication.add(f"{folder}/{path.name}" if folder else path.name, path)
         path.unlink()
         self.count += 1

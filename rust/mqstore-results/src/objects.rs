@@ -48,10 +48,12 @@ pub(crate) fn object_name(path: &str) -> String {
 
 /// Returns the id in the path of an object: 32 hexadecimal digits. `None` if no attempt gives such a path to an object.
 pub(crate) fn attempt_of(path: &str) -> Option<&str> {
-    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let id = match folder.strip_prefix(FOLDER) {
-        Some(folder) => folder.strip_prefix('/')?.strip_prefix(ATTEMPT)?,
-        None if folder.is_empty() || folder.split('/').all(is_partition) => {
+    let (folder, name) = path.rsplit_once('/').map_or((None, path), |(folder, name)| (Some(folder), name));
+    let hidden =
+        folder.and_then(|folder| folder.strip_prefix(FOLDER)?.strip_prefix('/')?.strip_prefix(ATTEMPT));
+    let id = match hidden {
+        Some(id) => id,
+        None if folder.is_none_or(|folder| folder.split('/').all(is_partition)) => {
             name.rsplit_once('.').map_or(name, |(stem, _)| stem).rsplit_once('-')?.1
         }
         None => return None,

@@ -26,8 +26,11 @@ const FILES: [&str; 3] = ["a", "sub/b", "sub/c"];
 const EMPTY: &str = "sub/empty";
 
 /// The same files as parts that other programs read.
-const PARTS: [&str; 3] =
-    ["topic=a/queue_id=0/day=x/part-00000.rows", "part-00001.rows", "topic=a/part-00002.rows"];
+const PARTS: [&str; 3] = [
+    "topic=a/queue_id=0/day=x/part-00000.rows",
+    "part-00001.rows",
+    "topic=b/queue_id=1/day=x/part-00002.rows",
+];
 
 /// The form of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]

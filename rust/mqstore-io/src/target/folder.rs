@@ -58,10 +58,10 @@ impl FolderTarget {
         write()
     }
 
-    /// Makes the names of the folders above those durable that [`commit::copy_file`] syncs.
+    /// Makes the names of the folders above those durable that [`commit::copy_file`] syncs: the file that is created next
+    /// can be durable before them.
     fn sync_folders(&self, file: &Path) -> io::Result<()> {
-        let is_below = |folder: &&Path| *folder != self.root && folder.starts_with(&self.root);
-        for folder in file.ancestors().skip(3).take_while(is_below) {
+        for folder in file.ancestors().skip(3).take_while(|folder| folder.starts_with(&self.root)) {
             switch::step("results.sync_folders", || self.vfs.sync_dir(folder))?;
         }
         Ok(())

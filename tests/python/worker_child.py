@@ -6,7 +6,7 @@ Each line is written after the call has returned, except `acks`::
     put N              message N was put in
     got N attempt      a worker has it
     acks N             the worker is about to acknowledge it
-    acked N            it is acknowledged
+    acked N attempt    it is acknowledged
 
 Every 17th message is bad: a worker always returns it. Every 13th message is forgotten at its first delivery, so that
 its lease ends.
@@ -44,7 +44,7 @@ def work(queue: mqstore.WorkQueue, say: Callable[[str], object], message: mqstor
         elif number % 13 or message.attempt > 1:
             say(f"acks {number}")
             queue.ack(message, durable=number % 7 == 0)
-            say(f"acked {number}")
+            say(f"acked {number} {message.attempt}")
     except mqstore.LeaseLostError:
         # Another worker has it by now.
         pass

@@ -277,7 +277,7 @@ def test_the_command_line_partitions(days: Path, tmp_path: Path, cli: Cli) -> No
     assert done.returncode == 0, done.stderr
     assert visible(tmp_path / "out")[0].startswith("topic=%25DLQ%25a/day=2025-11-28/part-")
     for words, status, told in [
-        (("out2", "--to", "parquet", "--partition-by", "month"), 2, "choose from topic"),
+        (("out2", "--to", "parquet", "--partition-by", "month"), 2, "queue_id, tags, day, hour"),
         (("x.parquet", "--partition-by", "topic"), 2, "names one file"),
         (("-", "--to", "parquet", "--partition-by", "topic"), 2, "--partition-by"),
         (("out", "--to", "parquet", "--partition-by", "topic"), 3, "exists already"),

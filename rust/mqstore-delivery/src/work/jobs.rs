@@ -17,6 +17,7 @@ use mqstore_meta::{GroupProgress, Progress};
 use super::inner::{WorkQueueCounts, new_messages};
 use super::queue_leases::put_delay_until;
 use crate::error::view;
+use crate::pop_takeover::previous_attempts;
 
 /// Number of messages that one step reads.
 const AT_ONCE: usize = 64;
@@ -96,14 +97,14 @@ pub fn jobs(
         let of = found.entry((group.to_string(), home.to_owned())).or_default();
         let (topic, progress, JobRequest { most, read, .. }) = (&topic, &progress, *request);
         let queue = QueueJobs { store, topic, queue_id, progress, most, read };
-        queue.add_known(of, min)?;
+        queue.add_known(of, min);
         queue.add_new(of, (min, max))?;
     }
     if request.most > 0 {
         list_dead(store, request, &mut found)?;
     }
     for ((group, _), of) in &mut found {
-        of.counts.dead = dead_letters(store, group)?.map_or(0, |(count, ..)| count);
+        of.counts.dead = DeadLetters::of(store, group)?.map_or(0, |of| new_messages(&of.progress, of.bounds));
         of.jobs.sort_by_key(|job| (job.state, job.due_ms, job.record.commit_log_offset));
         let mut listed = [0; 5];
         of.jobs.retain(|job| {
@@ -129,7 +130,7 @@ struct QueueJobs<'a> {
 
 impl QueueJobs<'_> {
     /// Adds the messages that were leased at least once.
-    fn add_known(&self, of: &mut WorkQueueJobs, min: i64) -> Result<(), StoreError> {
+    fn add_known(&self, of: &mut WorkQueueJobs, min: i64) {
         let now_ms = self.store.clock().now_ms();
         let progress = self.progress;
         let later = |state, due_ms: i64| {
@@ -158,7 +159,6 @@ impl QueueJobs<'_> {
                 of.jobs.push(Job { state, attempts, due_ms, reason, record });
             }
         }
-        Ok(())
     }
 
     /// Adds the messages that were never leased nor cancelled.
@@ -171,24 +171,21 @@ impl QueueJobs<'_> {
         of.counts.ready += new_messages(self.progress, (min.max(read_to), max));
         each_message(self.store, (self.topic, self.queue_id), (from, read_to), |record| {
             if self.progress.is_finished(record.queue_offset) {
-                return Ok(());
+                return Ok(true);
             }
-            match put_delay_until(&record).filter(|due_ms| *due_ms > now_ms) {
-                Some(due_ms) => {
-                    of.counts.delayed += 1;
-                    delayed.push((due_ms, record.queue_offset));
-                }
-                None => {
-                    of.counts.ready += 1;
-                    if listed < self.most {
-                        listed += 1;
-                        let attempts = crate::pop_takeover::previous_attempts(self.topic, &record);
-                        let (state, due_ms, reason) = (JobState::Ready, None, None);
-                        of.jobs.push(Job { state, attempts, due_ms, reason, record });
-                    }
-                }
+            if let Some(due_ms) = put_delay_until(&record).filter(|due_ms| *due_ms > now_ms) {
+                of.counts.delayed += 1;
+                delayed.push((due_ms, record.queue_offset));
+                return Ok(true);
             }
-            Ok(())
+            of.counts.ready += 1;
+            if listed < self.most {
+                listed += 1;
+                let attempts = previous_attempts(self.topic, &record);
+                let (state, due_ms, reason) = (JobState::Ready, None, None);
+                of.jobs.push(Job { state, attempts, due_ms, reason, record });
+            }
+            Ok(true)
         })?;
         delayed.sort_unstable();
         for (due_ms, offset) in delayed.into_iter().take(self.most) {
@@ -209,11 +206,13 @@ fn list_dead(
 ) -> Result<(), StoreError> {
     for topic in store.topics()? {
         let Some(group) = topic.strip_prefix(DLQ_TOPIC_PREFIX) else { continue };
-        let Some((_, progress, (min, max))) = dead_letters(store, group)? else { continue };
+        let Some(DeadLetters { progress, bounds: (min, max) }) = DeadLetters::of(store, group)? else {
+            continue;
+        };
         let mut listed = 0;
         each_message(store, (&topic, 0), (progress.next().clamp(min, max), max), |record| {
-            if progress.is_finished(record.queue_offset) || listed >= request.most {
-                return Ok(());
+            if progress.is_finished(record.queue_offset) {
+                return Ok(true);
             }
             let view = view(&record)?;
             let [origin, retry, reason] = view.properties.get_many([DLQ_ORIGIN_TOPIC, RETRY_TOPIC, REASON]);
@@ -225,22 +224,32 @@ fn list_dead(
                 let of = found.entry((group.to_owned(), home)).or_default();
                 of.jobs.push(Job { state: JobState::Dead, attempts, due_ms: None, reason, record });
             }
-            Ok(())
+            Ok(listed < request.most)
         })?;
     }
     Ok(())
 }
 
-/// Returns the number of dead letters of a group that were neither redriven nor deleted, which these are, and the bounds
-/// of their queue; `None` without dead letters.
-fn dead_letters(store: &Store, group: &str) -> Result<Option<(u64, Progress, (i64, i64))>, StoreError> {
-    let topic = format!("{DLQ_TOPIC_PREFIX}{group}");
-    let bounds = match store.bounds(&topic, 0) {
-        Err(StoreError::TopicNotFound { .. }) => return Ok(None),
-        bounds => bounds?,
-    };
-    let progress = store.group_table()?.progress(&[(group, &topic, 0)])?.pop().flatten().unwrap_or_default();
-    Ok(Some((new_messages(&progress, bounds), progress, bounds)))
+/// The dead letters of a group.
+struct DeadLetters {
+    /// What was redriven or deleted is finished.
+    progress: Progress,
+    /// The bounds of their queue.
+    bounds: (i64, i64),
+}
+
+impl DeadLetters {
+    /// Returns those of a group; `None` if it never had any.
+    fn of(store: &Store, group: &str) -> Result<Option<Self>, StoreError> {
+        let topic = format!("{DLQ_TOPIC_PREFIX}{group}");
+        let bounds = match store.bounds(&topic, 0) {
+            Err(StoreError::TopicNotFound { .. }) => return Ok(None),
+            bounds => bounds?,
+        };
+        let progress =
+            store.group_table()?.progress(&[(group, &topic, 0)])?.pop().flatten().unwrap_or_default();
+        Ok(Some(Self { progress, bounds }))
+    }
 }
 
 fn count(counts: &mut WorkQueueCounts, state: JobState) {
@@ -253,12 +262,12 @@ fn count(counts: &mut WorkQueueCounts, state: JobState) {
     } += 1;
 }
 
-/// Calls `each` for the messages of a queue in a range of offsets. Passes over damaged ones.
+/// Calls `each` for the messages of a queue in a range of offsets, as long as it returns true. Passes over damaged ones.
 fn each_message(
     store: &Store,
     (topic, queue_id): (&str, i32),
     (from, to): (i64, i64),
-    mut each: impl FnMut(StoredRecord) -> Result<(), StoreError>,
+    mut each: impl FnMut(StoredRecord) -> Result<bool, StoreError>,
 ) -> Result<(), StoreError> {
     if from >= to {
         return Ok(());
@@ -269,6 +278,10 @@ fn each_message(
         if records.is_empty() {
             return Ok(());
         }
-        records.into_iter().try_for_each(&mut each)?;
+        for record in records {
+            if !each(record)? {
+                return Ok(());
+            }
+        }
     }
 }

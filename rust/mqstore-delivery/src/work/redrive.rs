@@ -43,9 +43,9 @@ impl WorkQueueInner {
         Ok(new_messages(&progress, (min, max)))
     }
 
-    /// Returns the group's progress in its dead letters, and the bounds of their queue. What was redriven or deleted is
-    /// finished; nothing is ever leased. `None` without dead letters.
-    fn dead_letter_progress(&self) -> Result<Option<(Arc<QueueProgress>, (i64, i64))>, BrokerError> {
+    /// Returns the group's progress in its dead letters. What was redriven or deleted is finished; nothing is ever leased.
+    /// `None` without dead letters.
+    fn dead_letter_progress(&self) -> Result<Option<Arc<QueueProgress>>, BrokerError> {
         let topic = self.dead_letter_topic();
         let (min, max) = match self.store().bounds(topic, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(None),
@@ -53,7 +53,7 @@ impl WorkQueueInner {
         };
         let progress = self.meta().progress(self.meta().queue_key(self.group(), topic, 0)?);
         self.meta().clamp_progress(&progress, min, max)?;
-        Ok(Some((progress, (min, max))))
+        Ok(Some(progress))
     }
 
     /// Appends up to `limit` dead letters of the group again to their original topics, oldest first, as new messages.
@@ -65,7 +65,7 @@ impl WorkQueueInner {
         let (store, meta, topic) = (self.store(), self.meta(), self.dead_letter_topic());
         // Two calls would read the same position and append its messages twice.
         let _alone = self.redrive_lock().lock();
-        let Some((progress, _)) = self.dead_letter_progress()? else { return Ok(0) };
+        let Some(progress) = self.dead_letter_progress()? else { return Ok(0) };
         let mut next = progress.lock().next();
         let mut cursor = store.read(topic, 0, Some(next), None, None)?;
         let mut moved = 0;
@@ -101,9 +101,9 @@ impl WorkQueueInner {
         };
         let mut missing: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
         let mut chosen = Vec::new();
-        if let Some((progress, (_, max))) = self.dead_letter_progress()? {
+        if let Some(progress) = self.dead_letter_progress()? {
             let from = progress.lock().next();
-            let mut cursor = store.read(self.dead_letter_topic(), 0, Some(from), Some(max), None)?;
+            let mut cursor = store.read(self.dead_letter_topic(), 0, Some(from), None, None)?;
             while !missing.is_empty() {
                 let records = cursor.next_batch(TOGETHER)?;
                 if records.is_empty() {

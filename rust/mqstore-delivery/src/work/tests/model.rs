@@ -78,7 +78,7 @@ proptest! {
                         let from_ms = now(&world) + if delayed { 10_000 } else { 0 };
                         let put = queue.put(&NewWork { body: name.as_bytes(), delay, ..NewWork::default() }, NOW).unwrap();
                         let put = Some((put.unique_id.to_string(), put.queue_id, put.queue_offset));
-                        known.insert(name, Known { from_ms, put, ..Known::default() });
+                        known.insert(name, Known { put, from_ms, ..Known::default() });
                     }
                 }
                 Act::Get(count) => {

@@ -145,7 +145,7 @@ class WorkQueue(_native.NativeWorkQueue):
         return [Delay(*row) for row in self._delays()]
 
     def cancel(self, job: str | AppendResult | StoredMessage | Delay) -> bool:
-        """Cancels a message that no worker has, ready or due later: nobody gets it, and it becomes no dead letter.
+        """Cancels a message that no worker has, ready or due later: no worker gets it, and it becomes no dead letter.
 
         The cancellation is for the group of this queue, and on the disk when the call returns.
 

@@ -194,7 +194,7 @@ def delete(
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Deletes dead letters: nobody redrives them. Their records stay until the retention deletes them."""
+    """Deletes dead letters: they are not redriven. Their records stay until the retention deletes them."""
     chosen = _chosen(directory, group, ids)
     question, verb = f"Delete {len(chosen)} dead letters?", "deleted"
     return _end(directory, group, chosen, ids, (question, verb), (dry_run, yes, lock_timeout), form)

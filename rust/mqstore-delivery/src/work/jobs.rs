@@ -232,7 +232,7 @@ fn list_dead(
 
 /// The dead letters of a group.
 struct DeadLetters {
-    /// What was redriven or deleted is finished.
+    /// The redriven and the deleted ones are finished.
     progress: Progress,
     /// The bounds of their queue.
     bounds: (i64, i64),

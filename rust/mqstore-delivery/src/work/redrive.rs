@@ -22,12 +22,12 @@ const TOGETHER: usize = 64;
 const ADDED: [&str; 6] =
     [PROPERTY_CRC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, TIMER_DELIVER_MS];
 
-/// What becomes of chosen dead letters.
+/// The end of chosen dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeadLetterEnd {
     /// They are appended again to their original topics.
     Redriven,
-    /// They stay in their topic, and nobody redrives them.
+    /// They stay in their topic, and are not redriven.
     Deleted,
 }
 
@@ -43,7 +43,7 @@ impl WorkQueueInner {
         Ok(new_messages(&progress, (min, max)))
     }
 
-    /// Returns the group's progress in its dead letters. What was redriven or deleted is finished; nothing is ever leased.
+    /// Returns the group's progress in its dead letters. The redriven and the deleted ones are finished; none is ever leased.
     /// `None` without dead letters.
     fn dead_letter_progress(&self) -> Result<Option<Arc<QueueProgress>>, BrokerError> {
         let topic = self.dead_letter_topic();

@@ -158,7 +158,8 @@ impl Message {
 impl Message {
     #[new]
     #[pyo3(
-        signature = (body = None, *, json = None, keys = None, tags = None, properties = None, flag = None, born_timestamp = None),
+        signature = (body = None, *, json = None, keys = None, tags = None, properties = None, flag = None,
+                     born_timestamp = None),
         text_signature = "(body=None, *, json=None, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]

@@ -119,10 +119,10 @@ impl NativeTransaction {
     ///     InvalidMessageError: as for `Store.append`, and if the topic has batch queues.
     ///     MessageTooLargeError: as for `Store.append`, and if the records of the commit do not fit in one segment.
     #[pyo3(
-        signature = (topic, body = None, *, json = None, keys = None, tags = None, properties = None, queue_id = None, flag = None,
-                     born_timestamp = None, compression = None, compress_over = None, **others),
-        text_signature = "($self, topic, body=None, *, json=None, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
-                          born_timestamp=None, compression=None, compress_over=None)"
+        signature = (topic, body = None, *, json = None, keys = None, tags = None, properties = None,
+                     queue_id = None, flag = None, born_timestamp = None, compression = None, compress_over = None, **others),
+        text_signature = "($self, topic, body=None, *, json=None, keys=(), tags=None, properties=None, \
+                          queue_id=None, flag=0, born_timestamp=None, compression=None, compress_over=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append(

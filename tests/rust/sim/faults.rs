@@ -14,6 +14,10 @@ use crate::workload::{Need, Rec, SEGMENT_BYTES, World, append, explain, tiny};
 
 const ERRNOS: [(i32, &str); 5] = [(5, "EIO"), (28, "ENOSPC"), (122, "EDQUOT"), (30, "EROFS"), (24, "EMFILE")];
 
+/// The calls that need a descriptor. No other call has the error `EMFILE`, and a store knows that after this error, no sync
+/// has begun.
+const OPENS: [OperationKind; 3] = [OperationKind::Open, OperationKind::Create, OperationKind::List];
+
 /// The result of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -213,12 +217,19 @@ fn sweep(
             for sticky in [false, true] {
                 // The first error is tried at every call, each other error at every thirteenth call, with a
                 // different start.
-                let (first, step) = if number == 0 || soak() { (1, 1) } else { (3 * number as u64, 13) };
+                let opens = *errno_name == "EMFILE";
+                let (first, step) = match number as u64 {
+                    0 => (1, 1),
+                    _ if soak() => (1, 1),
+                    number if opens => (number, 5),
+                    number => (3 * number, 13),
+                };
                 for nth in (first..=most).step_by(step) {
                     if stop() {
                         return Ok(runs);
                     }
                     let fault = fault(nth).errno(*errno);
+                    let fault = if opens { fault.on(&OPENS) } else { fault };
                     let fault = if sticky { fault.sticky() } else { fault };
                     let replay = format!("{name}-{letter}-{errno_name}-{}:{nth}:0:0", u8::from(sticky));
                     let fired = guarded(|| one_fault(&options, fault, nth))

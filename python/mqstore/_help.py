@@ -29,6 +29,14 @@ class _Default:
         self._option = option
         self._options = options
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Default):
+            return NotImplemented
+        return (self._option, self._options) == (other._option, other._options)
+
+    def __hash__(self) -> int:
+        return hash(self._option)
+
     def __repr__(self) -> str:
         value = getattr(self._options or sys.modules["mqstore"].StoreOptions(), self._option)
         return f"{type(value).__name__}()" if hasattr(value, "__dataclass_fields__") else repr(value)

@@ -20,7 +20,6 @@ _ADVICE = (
     (r", or name the other folders of the log in commit_log_paths", ""),
     (r"\bupdate_topic$", "mqstore topic alter --max-messages"),
     (r"\buse force$", "use --force"),
-    (r" \(--on-damage skip\)", ""),
     (r", then start the job again", ", or wait for it with --lock-timeout"),
 )
 _ARGUMENT = re.compile(r"""\b([a-z_]+)=(?:True\b|"(\w+)"|'(\w+)')""")

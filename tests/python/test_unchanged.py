@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from conftest import Cli
 
 VERBS = [
-    *("info DIR", "topics DIR", "cat DIR --limit 3", "cat DIR --log --limit 3", "tail DIR TOPIC", "get DIR ID"),
+    *(
+        "info DIR",
+        "topics DIR",
+        "topics DIR --hours",
+        "jobs DIR",
+        "cat DIR --limit 3",
+        "cat DIR --log --limit 3",
+        "tail DIR TOPIC",
+        "get DIR ID",
+    ),
     *("lookup DIR TOPIC KEY", "verify DIR", "stats DIR", "config show DIR", "retention DIR"),
     *("repair DIR --dry-run", "repair DIR --output OUT/mended", "snapshot DIR OUT/snapshot"),
     *("compact DIR --output OUT/compacted", "expire DIR --retention 1ms --dry-run"),

@@ -11,9 +11,9 @@ PY := .venv/bin/python
 ARGS ?=
 # The folder in which `make demo` puts its store; a temporary folder by default.
 STORE ?=
-# The parts of `make test`, in order. A plus joins parts that run at the same time, because they mostly wait or use one
-# core. `make check` has shorter ones. `make soak` has two more.
-PARTS ?= lint rust sim types+loom python spark+interop
+# The parts of `make test`, in order. A plus joins parts that run at the same time, because they use one
+# core each. `make check` has shorter ones. `make soak` has two more.
+PARTS ?= lint rust sim types+loom python spark interop
 check: PARTS = commits lint rustdoc types unit sample
 soak: PARTS = lint rustdoc types rust sim loom threads python spark interop
 

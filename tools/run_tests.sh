@@ -4,7 +4,7 @@
 #   tools/run_tests.sh PART...     parts: commits lint rustdoc types unit sample rust sim loom threads python
 #                                spark interop
 #
-# Parts that are joined by a plus (spark+interop) run at the same time: one computes while the other waits.
+# Parts that are joined by a plus (types+loom) run at the same time: one computes while the other waits.
 #
 # Status 1 if a part failed or exceeded its time limit. A part that this machine cannot run is skipped with an
 # installation hint. With CI set, it counts as failed. ARGS goes to the runner of each part (cargo test or pytest).
@@ -51,8 +51,8 @@ limit() {
         sim) echo 800 ;;
         loom) echo 300 ;;
         python) echo 900 ;;
-        spark) echo 1500 ;;
-        interop) echo 1500 ;;
+        spark) echo 900 ;;
+        interop) echo 900 ;;
         threads) echo 3600 ;;
         soak-sim) echo 18000 ;;
         soak-*) echo 7200 ;;

@@ -120,11 +120,11 @@ def _type(hint: Any) -> dict[str, Any]:
 
 
 def _field_docs(kind: type) -> dict[str, str]:
-    """The docstring of each field."""
-    found = {}
+    """The docstring of each field, also of those that are inherited."""
+    found, names = {}, {one.__name__ for one in kind.__mro__}
     for tree in (_TREES[module] for module in _MODULES):
         for one in tree.body:
-            if isinstance(one, ast.ClassDef) and one.name == kind.__name__:
+            if isinstance(one, ast.ClassDef) and one.name in names:
                 found |= _texts(one)
     return found
 

@@ -199,7 +199,7 @@ class WorkQueueInfo(_Report):
     ready: int
     """Messages without a lease that are due."""
     delayed: int
-    """Messages that are due later, returned or put with a delay; new ones as far as the first 100,000 of a queue."""
+    """Messages that are due later: returned, or put with a delay. `info` looks at 100,000 new ones of each queue."""
     leased: int
     """Messages with a lease."""
     dying: int

@@ -458,6 +458,7 @@ def jobs(
 ) -> list[
     tuple[str, str, tuple[int, int, int, int, int], list[tuple[str, int, int | None, str | None, StoredMessage]]]
 ]: ...
+def dead_letters(store: NativeStore) -> list[tuple[str, list[tuple[int, int]]]]: ...
 def check_block(block: object) -> None:
     """Refuses a duration as the first argument of `get`: as a `block` that is true, it would be no limit."""
 

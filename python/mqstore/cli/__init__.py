@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
 def _application(arguments: list[str]) -> None:
     try:
         # Each import adds the verbs of the file.
-        from mqstore.cli import (  # noqa: F401  # noqa: F401
+        from mqstore.cli import (  # noqa: F401
             archive,
             bench,
             compact,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from itertools import islice
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -35,8 +36,6 @@ dead_app = group_of_verbs("dead-letter", "List, show, delete and redrive dead le
 
 # Properties with the topic that a dead letter comes from.
 _ORIGINS = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
-# More than any store has.
-_ALL = 1 << 62
 
 Ids = Annotated[
     list[str], typer.Argument(metavar="ID...", help="Id of the message that was put, or of the dead letter.")
@@ -60,17 +59,9 @@ class Job(_Report):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkQueueJobs(_Report):
+class WorkQueueJobs(mqstore.WorkQueueInfo):
     """Work queue with its messages."""
 
-    group: str
-    topic: str
-    ready: int
-    delayed: int
-    leased: int
-    dying: int
-    dead: int
-    """Dead letters of the group that were neither redriven nor deleted."""
     jobs: tuple[Job, ...]
     """The first messages of each state."""
 
@@ -159,7 +150,7 @@ def dead_letters(
     if group is not None:
         check_group(directory, group)
     with mqstore.open(directory) as store:
-        render.messages(store, list(_dead(store, group))[:limit], message_form(form), body)
+        render.messages(store, islice(_dead(store, group), limit), message_form(form), body)
 
 
 @verb("show", dead_app)
@@ -195,9 +186,9 @@ def delete(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Deletes dead letters: they are not redriven. Their records stay until the retention deletes them."""
-    chosen = _chosen(directory, group, ids)
-    question, verb = f"Delete {len(chosen)} dead letters?", "deleted"
-    return _end(directory, group, chosen, ids, (question, verb), (dry_run, yes, lock_timeout), form)
+    chosen = _chosen(directory, group, ids, None)
+    ending = _Ending("deleted", f"Delete {len(chosen)} dead letters?", lambda queue: queue.delete_dead_letters(ids))
+    return _end(directory, group, chosen, ending, form, dry_run=dry_run, yes=yes, wait=lock_wait(lock_timeout))
 
 
 @verb("redrive", dead_app)
@@ -217,67 +208,69 @@ def redrive(
     """Appends the dead letters of a group to their topics again, oldest first."""
     if ids and limit is not None:
         raise typer.BadParameter("give ids or --limit, not both")
-    chosen = _chosen(directory, group, ids)[:limit]
+    chosen = _chosen(directory, group, ids, limit)
     question = f"Append {len(chosen)} dead letters to their topics again?"
-    return _end(directory, group, chosen, ids or limit, (question, "redriven"), (dry_run, yes, lock_timeout), form)
+    ending = _Ending("redriven", question, lambda queue: queue.redrive(limit, ids=ids or None))
+    return _end(directory, group, chosen, ending, form, dry_run=dry_run, yes=yes, wait=lock_wait(lock_timeout))
 
 
-def _chosen(directory: Directory, group: str, ids: list[str] | None) -> list[mqstore.StoredMessage]:
-    """Returns the dead letters of a group, all or those with these ids."""
+def _chosen(directory: Directory, group: str, ids: list[str] | None, limit: int | None) -> list[mqstore.StoredMessage]:
+    """Returns the dead letters of a group: those with these ids, or without ids up to `limit` of all."""
     check_group(directory, group)
     with mqstore.open(directory) as store:
-        found = list(_dead(store, group))
-    if not ids:
-        return found
-    known = {one: message for message in found for one in ids_of(message)}
+        if not ids:
+            return list(islice(_dead(store, group), limit))
+        found = [message for message in _dead(store, group) if not ids_of(message).isdisjoint(ids)]
+    known = set().union(*map(ids_of, found))
     for one in ids:
         if one not in known:
             advice = f"mqstore dead-letter list {directory} {group} lists them"
             raise typer.BadParameter(f"group {group} has no dead letter with the id {one}; {advice}")
-    return [message for message in found if not ids_of(message).isdisjoint(ids)]
+    return found
+
+
+class _Ending(NamedTuple):
+    """How a verb ends dead letters: the participle, the question, and the call."""
+
+    done: str
+    question: str
+    call: Callable[[mqstore.WorkQueue], int]
 
 
 def _end(
     directory: Directory,
     group: str,
     chosen: list[mqstore.StoredMessage],
-    which: list[str] | int | None,
-    texts: tuple[str, str],
-    options: tuple[bool, bool, str],
+    ending: _Ending,
     form: Format,
+    *,
+    dry_run: bool,
+    yes: bool,
+    wait: float,
 ) -> int:
-    """Redrives or deletes the chosen dead letters: those with the ids `which`, or up to that number."""
-    (question, done), (dry_run, yes, lock_timeout) = texts, options
-    wait = lock_wait(lock_timeout)
+    """Ends the chosen dead letters, unless it is a dry run or the user does not want it."""
     if not chosen or dry_run:
         render.result(DeadLettersEnded(group, len(chosen), dry_run), form)
         if dry_run:
             render.note_dry_run()
         return CLEAN
-    otherwise = f"{len(chosen)} dead letters would be {done}; pass --yes to do it, or --dry-run"
-    if not render.confirmed(question, otherwise, yes=yes):
+    otherwise = f"{len(chosen)} dead letters would be {ending.done}; pass --yes to do it, or --dry-run"
+    if not render.confirmed(ending.question, otherwise, yes=yes):
         return USAGE
     properties = chosen[0].properties
     origin = next((properties[name] for name in _ORIGINS if name in properties), chosen[0].topic)
     with mqstore.open(directory, "rw", lock_timeout=wait) as store, store.work_queue(origin, group) as queue:
-        if done == "deleted":
-            count = queue.delete_dead_letters([message.message_id for message in chosen])
-        elif isinstance(which, list):
-            count = queue.redrive(ids=[message.message_id for message in chosen])
-        else:
-            count = queue.redrive(which)
+        count = ending.call(queue)
     render.result(DeadLettersEnded(group, count, dry_run=False), form)
     return CLEAN
 
 
 def _dead(store: mqstore.Store, group: str | None) -> Iterator[mqstore.StoredMessage]:
     """Yields the dead letters that were neither redriven nor deleted, group by group."""
-    found: dict[str, list[mqstore.StoredMessage]] = {}
-    for its_group, _, _, listed in _native.jobs(store, None, _ALL):
+    for its_group, ranges in _native.dead_letters(store):
         if group is None or its_group == group:
-            found.setdefault(its_group, []).extend(message for state, *_, message in listed if state == "dead")
-    for messages in found.values():
-        yield from sorted(messages, key=lambda message: message.queue_offset)
+            for start, end in ranges:
+                yield from store.read(DEAD_LETTERS + its_group, 0, start, end)
 
 
 def ids_of(letter: mqstore.StoredMessage) -> set[str | None]:

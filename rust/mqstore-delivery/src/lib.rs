@@ -52,8 +52,8 @@ pub use transactions::{
 pub use unfinished::first_unfinished;
 pub use unique_id::message_of_id;
 pub use work::{
-    Backoff, DelayInfo, Job, JobRequest, JobState, Lease, LeaseInfo, LeasedMessage, NewWork, PutReservation,
-    TryPut, WorkQueue, WorkQueueCounts, WorkQueueJobs, WorkQueueOptions, jobs,
+    Backoff, DelayInfo, Job, JobRequest, JobState, Lease, LeaseInfo, LeasedMessage, NewWork, OffsetRanges,
+    PutReservation, TryPut, WorkQueue, WorkQueueCounts, WorkQueueJobs, WorkQueueOptions, dead_letters, jobs,
 };
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::log::MetaLog;
 use super::progress::Progress;
 use super::record::{NameId, QueueKey};
-use super::state::{MetaState, QueueProgress};
+use super::state::MetaState;
 
 /// The position of a group in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,40 +17,39 @@ pub struct GroupPosition {
     pub taken_over: i64,
 }
 
-/// The progress of a group in a queue, by names.
-#[derive(Clone, Debug)]
-pub struct GroupProgress {
+/// A queue and a group that takes its messages one by one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupQueue {
     /// The group.
     pub group: Arc<str>,
     /// The topic.
     pub topic: Arc<str>,
     /// The queue.
     pub queue_id: i32,
-    /// The progress.
-    pub progress: Progress,
 }
 
 impl MetaState {
-    /// Returns a copy of every progress of a group in a queue.
-    pub fn all_progress(&self) -> Vec<GroupProgress> {
-        let of = |(queue, progress): (&QueueKey, &Progress)| {
-            let (group, topic) = (self.names.name(queue.group)?, self.names.name(queue.topic)?);
-            Some(GroupProgress { group, topic, queue_id: queue.queue_id, progress: progress.clone() })
-        };
-        self.progress.iter().filter_map(of).collect()
+    /// Visits every progress of a group in a queue.
+    pub fn each_progress(&self, mut visit: impl FnMut(GroupQueue, &Progress)) {
+        for (queue, progress) in self.progress.iter() {
+            if let (Some(group), Some(topic)) = (self.names.name(queue.group), self.names.name(queue.topic)) {
+                visit(GroupQueue { group, topic, queue_id: queue.queue_id }, progress);
+            }
+        }
     }
 }
 
 impl MetaLog {
-    /// Returns a copy of every progress of a group in a queue.
-    pub fn all_progress(&self) -> Vec<GroupProgress> {
+    /// Visits every progress of a group in a queue. No change of it is made during the visit, which must not call into the
+    /// log.
+    pub fn each_progress(&self, mut visit: impl FnMut(GroupQueue, &Progress)) {
         let all: Vec<_> = self.progress.read().iter().map(|(_, progress)| Arc::clone(progress)).collect();
-        let of = |progress: &Arc<QueueProgress>| {
+        for progress in all.iter().filter(|progress| !progress.is_removed()) {
             let QueueKey { group, topic, queue_id } = progress.queue();
-            let (group, topic) = (self.name(group)?, self.name(topic)?);
-            Some(GroupProgress { group, topic, queue_id, progress: Progress::clone(&progress.lock()) })
-        };
-        all.iter().filter(|progress| !progress.is_removed()).filter_map(of).collect()
+            if let (Some(group), Some(topic)) = (self.name(group), self.name(topic)) {
+                visit(GroupQueue { group, topic, queue_id }, &progress.lock());
+            }
+        }
     }
 }
 

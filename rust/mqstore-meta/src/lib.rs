@@ -34,7 +34,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-pub use group_position::{GroupPosition, GroupProgress};
+pub use group_position::{GroupPosition, GroupQueue};
 pub use load::{copy_log, find_damage, is_lost, newest_file};
 pub use log::MetaLog;
 pub use log::{FoundLog, read_log, read_state, read_state_strictly};

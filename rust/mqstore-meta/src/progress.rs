@@ -133,6 +133,11 @@ pub enum ProgressRecord {
 const CLOCK_STEP_MS: i64 = 10_000;
 
 impl ProgressRecord {
+    /// One offset is finished.
+    pub fn finished(offset: i64) -> Self {
+        Self::Finished { from: offset, to: offset.saturating_add(1) }
+    }
+
     /// The offset of its message, or the first of several.
     fn offset(&self) -> i64 {
         match *self {

@@ -68,6 +68,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(delivery::consumer::group_lags, module)?)?;
     module.add_function(wrap_pyfunction!(delivery::consumer::work_counts, module)?)?;
     module.add_function(wrap_pyfunction!(delivery::consumer::jobs, module)?)?;
+    module.add_function(wrap_pyfunction!(delivery::consumer::dead_letters, module)?)?;
     module.add_function(wrap_pyfunction!(delivery::work_queue::check_block, module)?)?;
     module.add_function(wrap_pyfunction!(delivery::consumer::offset_history, module)?)?;
     module.add_function(wrap_pyfunction!(store::pop::pop_record, module)?)?;

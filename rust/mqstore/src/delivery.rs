@@ -3,9 +3,9 @@
 pub use mqstore_delivery::{
     Accepted, Broker, BrokerError, CheckAnswer, CheckOptions, Consumer, ConsumerOptions, DelayCounts,
     DelayInfo, Due, DueCounts, Job, JobRequest, JobState, LATEST_DUE_MS, Lease, LeaseInfo, LeasedMessage,
-    LostMessagePolicy, NewHalfMessage, NewWork, OffsetHistory, PendingDeliveries, PendingGroup,
+    LostMessagePolicy, NewHalfMessage, NewWork, OffsetHistory, OffsetRanges, PendingDeliveries, PendingGroup,
     PendingTransaction, Queue, StartOffset, Transaction, TransactionOutcome, Transactions, TryPut, TryResult,
-    Waker, WorkQueue, WorkQueueCounts, WorkQueueJobs, WorkQueueOptions, first_unfinished, jobs,
+    Waker, WorkQueue, WorkQueueCounts, WorkQueueJobs, WorkQueueOptions, dead_letters, first_unfinished, jobs,
     message_of_id,
 };
 pub use mqstore_delivery::{ExportDecision, ExportRules, ExportSelection, Omission, OmissionCounts};

@@ -95,10 +95,6 @@ fn lease(offset: i64) -> ProgressRecord {
     ProgressRecord::Leased { offset, invisible_until_ms: 30, attempt: 1 }
 }
 
-fn finished(offset: i64) -> ProgressRecord {
-    ProgressRecord::Finished { from: offset, to: offset + 1 }
-}
-
 fn commit(meta: &MetaLog, offsets: &[(i32, i64)]) -> Result<(), StoreError> {
     let change = |(queue_id, offset): &(i32, i64)| {
         Ok(OffsetChange { queue: meta.queue_key("c", TOPIC, *queue_id)?, offset: *offset })
@@ -123,19 +119,19 @@ fn change(store: &Store, number: usize) -> Result<bool, StoreError> {
         2 => advance(&meta, &[lease(0), lease(1), lease(2)])?,
         3 => commit(&meta, &[(0, 2), (1, 3)])?,
         // The second message was never leased: it is cancelled.
-        4 => advance(&meta, &[finished(1), finished(4)])?,
+        4 => advance(&meta, &[ProgressRecord::finished(1), ProgressRecord::finished(4)])?,
         5 => store.create_topic("two", 3, &[])?,
         6 => advance(&meta, &[lease(3), ProgressRecord::Returned { offset: 2, visible_ms: 9, attempt: 1 }])?,
         7 => meta.create_group(&SubscriptionGroup::new("w")).map(|_| ())?,
         8 => {
             let reason = ProgressRecord::Reason { offset: 3, reason: "no paper".into() };
             let dead = ProgressRecord::DeadLetter { offset: 3, dlq_offset: 4 };
-            advance(&meta, &[reason, dead, finished(6)])?;
+            advance(&meta, &[reason, dead, ProgressRecord::finished(6)])?;
         }
         9 => commit(&meta, &[(1, 4)])?,
         10 => store.remove_topic("one")?,
         11 => store.change_topic(TOPIC, TopicChange { perm: Some(4), ..TopicChange::default() })?,
-        12 => advance(&meta, &[finished(0)])?,
+        12 => advance(&meta, &[ProgressRecord::finished(0)])?,
         13 => {
             store
                 .retention()

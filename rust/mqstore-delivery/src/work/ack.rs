@@ -51,7 +51,7 @@ impl Lease {
     /// # Errors
     /// [`BrokerError::LeaseLost`] if another worker got the message meanwhile, or if it was returned.
     pub fn ack(&self, durable: bool) -> Result<(), BrokerError> {
-        let finished = ProgressRecord::Finished { from: self.offset, to: self.offset.saturating_add(1) };
+        let finished = ProgressRecord::finished(self.offset);
         let (status, position) = self.change([finished])?;
         if status == LeaseStatus::Lost {
             return Err(self.lost());

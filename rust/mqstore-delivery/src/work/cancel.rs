@@ -78,7 +78,7 @@ impl WorkQueueInner {
         let (cancelled, position) = self.meta().change_progress(&place.progress, |progress, records| {
             let answer = can_cancel(progress, offset, now_ms);
             if matches!(answer, Cancelled::Yes) {
-                records.push(ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) });
+                records.push(ProgressRecord::finished(offset));
             }
             answer
         })?;
@@ -116,7 +116,7 @@ fn can_cancel(progress: &Progress, offset: i64, now_ms: i64) -> Cancelled {
 }
 
 /// Whether a record has this message id or unique id. A key of another message can have the same text.
-pub(super) fn has_id(record: &StoredRecord, id: &str) -> Result<bool, StoreError> {
+fn has_id(record: &StoredRecord, id: &str) -> Result<bool, StoreError> {
     let view = view(record)?;
     Ok(view.unique_key() == Some(id) || view.offset_message_id().eq_ignore_ascii_case(id))
 }

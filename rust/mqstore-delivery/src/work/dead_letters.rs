@@ -253,8 +253,7 @@ impl WorkQueueInner {
     }
 
     fn finish_moved(&self, place: &QueuePlace, offset: i64) -> Result<(), BrokerError> {
-        let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
-        self.meta().append_progress(&place.progress, &[record])?;
+        self.meta().append_progress(&place.progress, &[ProgressRecord::finished(offset)])?;
         self.done.ring();
         Ok(())
     }

@@ -289,8 +289,7 @@ impl WorkQueueInner {
                 for offset in &offsets {
                     match records.last_mut() {
                         Some(ProgressRecord::Finished { to, .. }) if *to == *offset => *to += 1,
-                        _ => records
-                            .push(ProgressRecord::Finished { from: *offset, to: offset.saturating_add(1) }),
+                        _ => records.push(ProgressRecord::finished(*offset)),
                     }
                 }
                 offsets

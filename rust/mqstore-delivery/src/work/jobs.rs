@@ -12,7 +12,7 @@ use mqstore_base::options::DamagePolicy;
 use mqstore_engine::{Store, popped_from};
 use mqstore_format::properties::{DLQ_ORIGIN_TOPIC, REASON, RETRY_TOPIC};
 use mqstore_format::topic::DLQ_TOPIC_PREFIX;
-use mqstore_meta::{GroupProgress, Progress};
+use mqstore_meta::{GroupQueue, Progress};
 
 use super::inner::{WorkQueueCounts, new_messages};
 use super::queue_leases::put_delay_until;
@@ -62,6 +62,9 @@ pub struct WorkQueueJobs {
     pub jobs: Vec<Job>,
 }
 
+/// Ranges of offsets in a queue: the first one, and one past the last.
+pub type OffsetRanges = Vec<(i64, i64)>;
+
 /// The messages of work queues that a caller wants.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JobRequest<'a> {
@@ -85,11 +88,14 @@ pub fn jobs(
 ) -> Result<BTreeMap<(String, String), WorkQueueJobs>, StoreError> {
     store.catch_up()?;
     let mut found = BTreeMap::<(String, String), WorkQueueJobs>::new();
-    for GroupProgress { group, topic, queue_id, progress } in store.group_table()?.all_progress() {
-        let home = popped_from(&group, &topic);
-        if request.topic.is_some_and(|wanted| wanted != home) {
-            continue;
+    let mut queues = Vec::new();
+    store.group_table()?.each_progress(|queue, progress| {
+        if request.topic.is_none_or(|wanted| wanted == popped_from(&queue.group, &queue.topic)) {
+            queues.push((queue, progress.clone()));
         }
+    });
+    for (GroupQueue { group, topic, queue_id }, progress) in queues {
+        let home = popped_from(&group, &topic);
         let (min, max) = match store.bounds(&topic, queue_id) {
             Err(StoreError::TopicNotFound { .. }) => continue,
             bounds => bounds?,
@@ -104,7 +110,7 @@ pub fn jobs(
         list_dead(store, request, &mut found)?;
     }
     for ((group, _), of) in &mut found {
-        of.counts.dead = DeadLetters::of(store, group)?.map_or(0, |of| new_messages(&of.progress, of.bounds));
+        of.counts.dead = DeadLetters::of(store, group)?.map_or(0, |of| of.count());
         of.jobs.sort_by_key(|job| (job.state, job.due_ms, job.record.commit_log_offset));
         let mut listed = [0; 5];
         of.jobs.retain(|job| {
@@ -198,40 +204,54 @@ impl QueueJobs<'_> {
     }
 }
 
+/// Returns the offsets of the dead letters of each group that were neither redriven nor deleted, as ranges.
+///
+/// # Errors
+/// Errors of reading the queues.
+pub fn dead_letters(store: &Store) -> Result<Vec<(String, OffsetRanges)>, StoreError> {
+    store.catch_up()?;
+    let mut found = Vec::new();
+    for topic in store.topics()? {
+        if let Some(group) = topic.strip_prefix(DLQ_TOPIC_PREFIX)
+            && let Some(of) = DeadLetters::of(store, group)?
+        {
+            found.push((group.to_owned(), of.ranges()));
+        }
+    }
+    Ok(found)
+}
+
 /// Lists the dead letters of all groups that were neither redriven nor deleted.
 fn list_dead(
     store: &Store,
     request: &JobRequest<'_>,
     found: &mut BTreeMap<(String, String), WorkQueueJobs>,
 ) -> Result<(), StoreError> {
-    for topic in store.topics()? {
-        let Some(group) = topic.strip_prefix(DLQ_TOPIC_PREFIX) else { continue };
-        let Some(DeadLetters { progress, bounds: (min, max) }) = DeadLetters::of(store, group)? else {
-            continue;
-        };
+    for (group, ranges) in dead_letters(store)? {
+        let topic = format!("{DLQ_TOPIC_PREFIX}{group}");
         let mut listed = 0;
-        each_message(store, (&topic, 0), (progress.next().clamp(min, max), max), |record| {
-            if progress.is_finished(record.queue_offset) {
-                return Ok(true);
-            }
-            let view = view(&record)?;
-            let [origin, retry, reason] = view.properties.get_many([DLQ_ORIGIN_TOPIC, RETRY_TOPIC, REASON]);
-            let home = origin.or(retry).map_or(&*topic, |topic| popped_from(group, topic)).to_owned();
-            if request.topic.is_none_or(|wanted| wanted == home) {
-                let (attempts, reason) =
-                    (u32::try_from(view.reconsume_times).unwrap_or(0), reason.map(Arc::from));
-                listed += 1;
-                let of = found.entry((group.to_owned(), home)).or_default();
-                of.jobs.push(Job { state: JobState::Dead, attempts, due_ms: None, reason, record });
-            }
-            Ok(listed < request.most)
-        })?;
+        for range in ranges {
+            each_message(store, (&topic, 0), range, |record| {
+                let view = view(&record)?;
+                let [origin, retry, reason] =
+                    view.properties.get_many([DLQ_ORIGIN_TOPIC, RETRY_TOPIC, REASON]);
+                let home = origin.or(retry).map_or(&*topic, |topic| popped_from(&group, topic)).to_owned();
+                if listed < request.most && request.topic.is_none_or(|wanted| wanted == home) {
+                    let (attempts, reason) =
+                        (u32::try_from(view.reconsume_times).unwrap_or(0), reason.map(Arc::from));
+                    listed += 1;
+                    let of = found.entry((group.clone(), home)).or_default();
+                    of.jobs.push(Job { state: JobState::Dead, attempts, due_ms: None, reason, record });
+                }
+                Ok(listed < request.most)
+            })?;
+        }
     }
     Ok(())
 }
 
 /// The dead letters of a group.
-struct DeadLetters {
+pub(super) struct DeadLetters {
     /// The redriven and the deleted ones are finished.
     progress: Progress,
     /// The bounds of their queue.
@@ -240,7 +260,7 @@ struct DeadLetters {
 
 impl DeadLetters {
     /// Returns those of a group; `None` if it never had any.
-    fn of(store: &Store, group: &str) -> Result<Option<Self>, StoreError> {
+    pub(super) fn of(store: &Store, group: &str) -> Result<Option<Self>, StoreError> {
         let topic = format!("{DLQ_TOPIC_PREFIX}{group}");
         let bounds = match store.bounds(&topic, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(None),
@@ -249,6 +269,25 @@ impl DeadLetters {
         let progress =
             store.group_table()?.progress(&[(group, &topic, 0)])?.pop().flatten().unwrap_or_default();
         Ok(Some(Self { progress, bounds }))
+    }
+
+    /// Returns the offsets of those that were neither redriven nor deleted, as ranges.
+    fn ranges(&self) -> OffsetRanges {
+        let (min, max) = self.bounds;
+        let mut from = self.progress.next().clamp(min, max);
+        let mut found = Vec::new();
+        for (start, end) in self.progress.finished().chain([(max, max)]) {
+            if from < start.min(max) {
+                found.push((from, start.min(max)));
+            }
+            from = from.max(end);
+        }
+        found
+    }
+
+    /// Returns the number of those that were neither redriven nor deleted.
+    pub(super) fn count(&self) -> u64 {
+        new_messages(&self.progress, self.bounds)
     }
 }
 

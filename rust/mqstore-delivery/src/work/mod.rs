@@ -28,7 +28,7 @@ mod source;
 pub use browse::{DelayInfo, LeaseInfo};
 pub use inner::WorkQueueCounts;
 pub(crate) use inner::WorkQueueInner;
-pub use jobs::{Job, JobRequest, JobState, WorkQueueJobs, jobs};
+pub use jobs::{Job, JobRequest, JobState, OffsetRanges, WorkQueueJobs, dead_letters, jobs};
 pub use leased_message::{Lease, LeasedMessage};
 pub use nonblocking::TryPut;
 pub use options::{Backoff, WorkQueueOptions};

@@ -12,7 +12,8 @@ use mqstore_format::properties::{
 use mqstore_format::push_property;
 use mqstore_meta::{ProgressRecord, QueueProgress};
 
-use super::inner::{WorkQueueInner, new_messages};
+use super::inner::WorkQueueInner;
+use super::jobs::DeadLetters;
 use crate::error::{BrokerError, view};
 
 /// Number of dead letters that are appended and synced together.
@@ -34,13 +35,7 @@ pub(super) enum DeadLetterEnd {
 impl WorkQueueInner {
     /// Returns the number of dead letters that were neither redriven nor deleted.
     pub(super) fn dead_letter_count(&self) -> Result<u64, BrokerError> {
-        let topic = self.dead_letter_topic();
-        let (min, max) = match self.store().bounds(topic, 0) {
-            Err(StoreError::TopicNotFound { .. }) => return Ok(0),
-            bounds => bounds?,
-        };
-        let progress = self.meta().known_of(self.group(), topic, 0).unwrap_or_default();
-        Ok(new_messages(&progress, (min, max)))
+        Ok(DeadLetters::of(self.store(), self.group())?.map_or(0, |of| of.count()))
     }
 
     /// Returns the group's progress in its dead letters. The redriven and the deleted ones are finished; none is ever leased.
@@ -88,54 +83,54 @@ impl WorkQueueInner {
     /// Redrives or deletes the dead letters with these ids: of the job, or of the dead letter. If one is unknown, nothing
     /// is changed.
     pub(super) fn end_dead_letters(&self, ids: &[String], end: DeadLetterEnd) -> Result<u64, BrokerError> {
-        let (store, meta) = (self.store(), self.meta());
+        let meta = self.meta();
         let _alone = self.redrive_lock().lock();
-        let unknown = |id: &str| {
-            let group = self.group();
-            StoreError::Refused {
-                reason: format!(
-                    "group {group} has no dead letter with the id {id:?}; list the dead letters of the group for \
-                     their ids"
-                ),
-            }
-        };
         let mut missing: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
-        let mut chosen = Vec::new();
-        if let Some(progress) = self.dead_letter_progress()? {
-            let from = progress.lock().next();
-            let mut cursor = store.read(self.dead_letter_topic(), 0, Some(from), None, None)?;
-            while !missing.is_empty() {
-                let records = cursor.next_batch(TOGETHER)?;
-                if records.is_empty() {
-                    break;
-                }
-                for record in records {
-                    let known = known_ids(&record, &missing)?;
-                    if !known.is_empty() && !progress.lock().is_finished(record.queue_offset) {
-                        missing.retain(|id| !known.contains(id));
-                        chosen.push(record);
-                    }
-                }
-            }
-            if let Some(id) = missing.first() {
-                return Err(unknown(id).into());
-            }
-            for some in chosen.chunks(TOGETHER) {
-                if end == DeadLetterEnd::Redriven {
-                    store.system_appends().without_deletions(|| self.append_originals(some))??;
-                }
-                let finished = some.iter().map(|record| ProgressRecord::Finished {
-                    from: record.queue_offset,
-                    to: record.queue_offset.saturating_add(1),
-                });
-                meta.append_progress(&progress, &finished.collect::<Vec<_>>())?;
-            }
-            meta.sync(meta.place())?;
+        let progress = self.dead_letter_progress()?;
+        let chosen = match &progress {
+            Some(progress) => self.dead_letters_with(&mut missing, progress)?,
+            None => Vec::new(),
+        };
+        if let Some(id) = missing.first() {
+            let group = self.group();
+            let reason = format!(
+                "group {group} has no dead letter with the id {id:?}; list the dead letters of the group for their ids"
+            );
+            return Err(StoreError::Refused { reason }.into());
         }
-        match missing.first() {
-            Some(id) => Err(unknown(id).into()),
-            None => Ok(chosen.len() as u64),
+        for some in chosen.chunks(TOGETHER) {
+            if end == DeadLetterEnd::Redriven {
+                self.store().system_appends().without_deletions(|| self.append_originals(some))??;
+            }
+            let finished: Vec<_> =
+                some.iter().map(|record| ProgressRecord::finished(record.queue_offset)).collect();
+            progress.iter().try_for_each(|progress| meta.append_progress(progress, &finished).map(drop))?;
         }
+        meta.sync(meta.place())?;
+        Ok(chosen.len() as u64)
+    }
+
+    /// Returns the open dead letters with one of these ids, and removes the ids that they have.
+    fn dead_letters_with(
+        &self,
+        missing: &mut BTreeSet<&str>,
+        progress: &QueueProgress,
+    ) -> Result<Vec<StoredRecord>, BrokerError> {
+        let from = progress.lock().next();
+        let mut cursor = self.store().read(self.dead_letter_topic(), 0, Some(from), None, None)?;
+        let mut found = Vec::new();
+        while !missing.is_empty() {
+            let records = cursor.next_batch(TOGETHER)?;
+            if records.is_empty() {
+                break;
+            }
+            for record in records {
+                if !progress.lock().is_finished(record.queue_offset) && remove_ids(&record, missing)? {
+                    found.push(record);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Appends the messages of dead letters again, except those whose topic was deleted since. Returns their number.
@@ -187,11 +182,14 @@ impl WorkQueueInner {
     }
 }
 
-/// Returns which of these ids a dead letter has: its own, or those of the message from which it was made.
-fn known_ids<'a>(letter: &StoredRecord, ids: &BTreeSet<&'a str>) -> Result<Vec<&'a str>, StoreError> {
+/// Removes the ids that a dead letter has: its own, or those of the message from which it was made. Returns whether there
+/// were any.
+fn remove_ids(letter: &StoredRecord, ids: &mut BTreeSet<&str>) -> Result<bool, StoreError> {
     let view = view(letter)?;
     let [origin, first] = view.properties.get_many([DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID]);
     let own = view.offset_message_id();
     let known = [view.unique_key(), Some(&*own), origin, first];
-    Ok(ids.iter().copied().filter(|id| known.contains(&Some(*id))).collect())
+    let before = ids.len();
+    ids.retain(|id| !known.contains(&Some(*id)));
+    Ok(ids.len() < before)
 }

@@ -13,7 +13,7 @@ use crate::engine::damage_notes::LMQ_OFFSET_FILE;
 use crate::engine::topics::load_listed;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{LoadedConfig, StoreFiles};
-use mqstore_meta::{GroupProgress, Progress, read_state};
+use mqstore_meta::{GroupQueue, Progress, read_state};
 
 /// The committed offsets of a group in a topic, from the metadata log, `config/consumerOffset.json` or
 /// `config/lmqConsumerOffset.json`. Source: `ConsumerOffsetManager`, `LmqConsumerOffsetManager`.
@@ -96,17 +96,20 @@ impl<'a> GroupTable<'a> {
     /// Messages in the retry topics of RocketMQ count for the topic that they were popped from.
     pub fn work_counts(&self) -> Result<Vec<WorkCounts>, StoreError> {
         let now_ms = self.view.files().clock.now_ms();
-        let parts = self.all_progress();
+        let mut parts = Vec::new();
+        // The ends of the queues follow, because a visit holds the lock of a progress.
+        self.each_progress(|queue, progress| {
+            parts.push((queue, progress.new_messages(i64::MAX), progress.counts(now_ms)));
+        });
         self.view.catch_up()?;
         let mut found = BTreeMap::<(String, String), WorkCounts>::new();
-        for GroupProgress { group, topic, queue_id, progress } in parts {
+        for (GroupQueue { group, topic, queue_id }, endless, counts) in parts {
             let Some((_, end)) = self.view.bounds(&topic, queue_id)? else { continue };
             let (group, topic) = (group.to_string(), popped_from(&group, &topic).to_owned());
             let key = (group.clone(), topic.clone());
             let sum =
                 found.entry(key).or_insert_with(|| WorkCounts { group, topic, ..WorkCounts::default() });
-            let counts = progress.counts(now_ms);
-            sum.ready += progress.new_messages(end) + counts.due;
+            sum.ready += endless.saturating_sub(i64::MAX.abs_diff(end)) + counts.due;
             sum.delayed += counts.delayed;
             sum.leased += counts.leased;
             sum.dying += counts.dying;
@@ -114,18 +117,20 @@ impl<'a> GroupTable<'a> {
         Ok(found.into_values().collect())
     }
 
-    /// Returns every progress of a group that takes its messages one by one, by group, topic and queue. Parts that cannot
-    /// be read count as missing.
-    pub fn all_progress(&self) -> Vec<GroupProgress> {
-        let mut found = match self.engine {
-            Some(engine) => engine.meta.all_progress(),
-            None => read_state(self.view.files(), &mut Vec::new()).unwrap_or_default().all_progress(),
-        };
+    /// Visits every progress of a group that takes its messages one by one. Parts that cannot be read count as missing. The
+    /// visit must not read the store.
+    pub fn each_progress(&self, mut visit: impl FnMut(GroupQueue, &Progress)) {
         // Transactions have a progress too, and so has a group in its own dead letters: it says which were redriven.
-        let is_own = |one: &GroupProgress| one.topic.strip_prefix(DLQ_TOPIC_PREFIX) == Some(&*one.group);
-        found.retain(|one| !is_system_topic(&one.topic) && !is_own(one));
-        found.sort_by(|a, b| (&a.group, &a.topic, a.queue_id).cmp(&(&b.group, &b.topic, b.queue_id)));
-        found
+        let is_own = |queue: &GroupQueue| queue.topic.strip_prefix(DLQ_TOPIC_PREFIX) == Some(&*queue.group);
+        let visit = |queue: GroupQueue, progress: &Progress| {
+            if !is_system_topic(&queue.topic) && !is_own(&queue) {
+                visit(queue, progress);
+            }
+        };
+        match self.engine {
+            Some(engine) => engine.meta.each_progress(visit),
+            None => read_state(self.view.files(), &mut Vec::new()).unwrap_or_default().each_progress(visit),
+        }
     }
 
     /// Returns the progress of groups in queues, each given by group, topic and queue; `None` for a group without

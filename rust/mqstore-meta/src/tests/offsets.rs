@@ -7,7 +7,7 @@ use super::{commit, dump, files_on, key, open, put_topic};
 use crate::progress::{Progress, ProgressCounts};
 use crate::record::{MetaPosition, MetaRecord, NameId, QueueKey};
 use crate::state::MetaState;
-use crate::{GroupProgress, MetaLog, OffsetChange, ProgressRecord, read_log};
+use crate::{GroupQueue, MetaLog, OffsetChange, ProgressRecord, read_log};
 use mqstore_base::store_files::CONFIG_LIMIT_BYTES;
 
 fn lease(offset: i64) -> ProgressRecord {
@@ -191,15 +191,16 @@ fn the_counts_follow_the_clock_and_survive_an_open() {
         (49_999, counts(0, 1, 1)),
         (50_000, counts(0, 0, 2)),
     ];
-    let found = |of: &[GroupProgress], now_ms: i64| {
-        let [one] = of else { panic!("{of:?}") };
-        assert_eq!((&*one.group, &*one.topic, one.queue_id, one.progress.next()), ("g", "orders", 0, 3));
-        one.progress.counts(now_ms)
-    };
+    let queue = GroupQueue { group: "g".into(), topic: "orders".into(), queue_id: 0 };
     let files = files_on(&vfs.kill().unwrap());
     for (now_ms, counts) in wanted {
-        assert_eq!(found(&log.all_progress(), now_ms), counts, "at {now_ms}");
+        let wanted = [(queue.clone(), 3, counts)];
+        let mut found = Vec::new();
+        log.each_progress(|queue, progress| found.push((queue, progress.next(), progress.counts(now_ms))));
+        assert_eq!(found, wanted, "at {now_ms}");
         let read = read_log(&files, &mut Vec::new()).unwrap();
-        assert_eq!(found(&read.all_progress(), now_ms), counts, "at {now_ms}, from the files");
+        found.clear();
+        read.each_progress(|queue, progress| found.push((queue, progress.next(), progress.counts(now_ms))));
+        assert_eq!(found, wanted, "at {now_ms}, from the files");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mqstore::delivery::{
     BrokerError, Consumer, ConsumerOptions, Job, JobRequest, JobState, LostMessagePolicy, OffsetHistory,
-    Queue, StartOffset, WorkQueueCounts, WorkQueueJobs,
+    OffsetRanges, Queue, StartOffset, WorkQueueCounts, WorkQueueJobs,
 };
 use mqstore::options::DamagePolicy;
 use mqstore::store::{GroupOffset, WorkCounts};
@@ -139,6 +139,13 @@ pub(crate) fn jobs(
     Ok(found.into_iter().map(|((group, topic), of)| jobs_row(group, topic, of)).collect())
 }
 
+/// Returns the groups with dead letters, each with ranges of the offsets of those that were neither redriven nor deleted.
+#[pyfunction]
+pub(crate) fn dead_letters(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, OffsetRanges)>> {
+    let core = store.get().core()?;
+    detached(store.py(), || mqstore::delivery::dead_letters(core))
+}
+
 fn jobs_row(group: String, topic: String, of: WorkQueueJobs) -> JobsRow {
     let row = |job: Job| {
         let state = match job.state {
@@ -151,12 +158,12 @@ fn jobs_row(group: String, topic: String, of: WorkQueueJobs) -> JobsRow {
         let reason = job.reason.map(|reason| reason.to_string());
         (state, job.attempts, job.due_ms, reason, StoredMessage::from(job.record))
     };
-    (group, topic, job_counts(&of), of.jobs.into_iter().map(row).collect())
+    (group, topic, counts_row(of.counts), of.jobs.into_iter().map(row).collect())
 }
 
 /// Returns the numbers of ready, delayed, leased, dying and dead messages.
-pub(crate) fn job_counts(of: &WorkQueueJobs) -> (u64, u64, u64, u64, u64) {
-    let WorkQueueCounts { ready, delayed, leased, dying, dead } = of.counts;
+pub(crate) fn counts_row(counts: WorkQueueCounts) -> (u64, u64, u64, u64, u64) {
+    let WorkQueueCounts { ready, delayed, leased, dying, dead } = counts;
     (ready, delayed, leased, dying, dead)
 }
 

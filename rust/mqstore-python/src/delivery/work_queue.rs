@@ -21,6 +21,7 @@ use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{body_or_json, count, duration, encode_with_id, text_list, time, wait};
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
+use crate::delivery::consumer::counts_row;
 use crate::delivery::leased_message::{HandleRules, LeasedMessage};
 use crate::error::broker_to_py;
 use crate::runtime::{ForkGuarded, SharedStore, awaited, clock, delivered};
@@ -553,8 +554,7 @@ impl NativeWorkQueue {
 
     fn _counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64)> {
         let queue = self.queue()?;
-        let counts = delivered(py, || queue.counts())?;
-        Ok((counts.ready, counts.delayed, counts.leased, counts.dying, counts.dead))
+        Ok(counts_row(delivered(py, || queue.counts())?))
     }
 
     /// Returns up to `count` messages that `get` could return now, oldest first.

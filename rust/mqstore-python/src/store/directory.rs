@@ -18,7 +18,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::convert::hooks::holder_rows;
 use crate::convert::options;
-use crate::delivery::consumer::job_counts;
+use crate::delivery::consumer::counts_row;
 use crate::error::to_py;
 use crate::runtime::{detached, files_at};
 use crate::store::NativeStore;
@@ -170,7 +170,7 @@ pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<B
         BTreeMap::new()
     });
     let found = PyDict::new(py);
-    let queues = jobs.iter().map(|((group, topic), of)| (group, topic, job_counts(of)));
+    let queues = jobs.iter().map(|((group, topic), of)| (group, topic, counts_row(of.counts)));
     found.set_item("work_queues", queues.collect::<Vec<_>>())?;
     found.set_item("layout", report.layout)?;
     found.set_item("written_by", report.written_by)?;

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use mqstore::delivery::WorkQueueCounts;
 use mqstore::events::{DeleteVerdict, ExpiredFile, Hooks, StoreEvent};
 use mqstore::store::{ExpireReport, SegmentHolder};
 use pyo3::exceptions::PyTypeError;
@@ -143,4 +144,10 @@ pub(crate) fn report_dict<'py>(py: Python<'py>, report: &ExpireReport) -> PyResu
     found.set_item("stays", &report.stays)?;
     found.set_item("kept_by", holder_rows(&report.kept_by))?;
     Ok(found)
+}
+
+/// Returns the numbers of ready, delayed, leased, dying and dead messages.
+pub(crate) fn counts_row(counts: WorkQueueCounts) -> (u64, u64, u64, u64, u64) {
+    let WorkQueueCounts { ready, delayed, leased, dying, dead } = counts;
+    (ready, delayed, leased, dying, dead)
 }

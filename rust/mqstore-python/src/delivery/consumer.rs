@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mqstore::delivery::{
     BrokerError, Consumer, ConsumerOptions, Job, JobRequest, JobState, LostMessagePolicy, OffsetHistory,
-    OffsetRanges, Queue, StartOffset, WorkQueueCounts, WorkQueueJobs,
+    OffsetRanges, Queue, StartOffset, WorkQueueJobs,
 };
 use mqstore::options::DamagePolicy;
 use mqstore::store::{GroupOffset, WorkCounts};
@@ -18,6 +18,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::convert::arguments::{count, duration, offset, queue, time, wait};
 use crate::convert::filter::message_filter;
+use crate::convert::hooks::counts_row;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::error::InvalidOptionError;
@@ -159,12 +160,6 @@ fn jobs_row(group: String, topic: String, of: WorkQueueJobs) -> JobsRow {
         (state, job.attempts, job.due_ms, reason, StoredMessage::from(job.record))
     };
     (group, topic, counts_row(of.counts), of.jobs.into_iter().map(row).collect())
-}
-
-/// Returns the numbers of ready, delayed, leased, dying and dead messages.
-pub(crate) fn counts_row(counts: WorkQueueCounts) -> (u64, u64, u64, u64, u64) {
-    let WorkQueueCounts { ready, delayed, leased, dying, dead } = counts;
-    (ready, delayed, leased, dying, dead)
 }
 
 /// Returns the commits of a group, oldest first, as topic, queue, offset and time; `Store.offset_history`.

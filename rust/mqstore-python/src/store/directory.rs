@@ -16,9 +16,8 @@ use mqstore::store::{Progress, RebuildReport, Stats};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::convert::hooks::holder_rows;
+use crate::convert::hooks::{counts_row, holder_rows};
 use crate::convert::options;
-use crate::delivery::consumer::counts_row;
 use crate::error::to_py;
 use crate::runtime::{detached, files_at};
 use crate::store::NativeStore;

@@ -55,6 +55,31 @@ pub fn checked(
     Ok(Some(manifest))
 }
 
+/// What records the state of a store's archive: its writer, in this process or another.
+pub trait ArchiveRecorder: Sync {
+    /// Sets the archive, durably.
+    ///
+    /// # Errors
+    /// Those of [`mqstore_engine::Archive::set`].
+    fn set(&self, state: &ArchiveState) -> Result<(), StoreError>;
+
+    /// Moves the log offset of the archive with these settings forward; returns the state after it.
+    ///
+    /// # Errors
+    /// Those of [`mqstore_engine::Archive::advance`].
+    fn advance(&self, settings: &str, next: &ArchiveState) -> Result<Option<ArchiveState>, StoreError>;
+}
+
+impl ArchiveRecorder for Store {
+    fn set(&self, state: &ArchiveState) -> Result<(), StoreError> {
+        self.archive().set(Some(state))
+    }
+
+    fn advance(&self, settings: &str, next: &ArchiveState) -> Result<Option<ArchiveState>, StoreError> {
+        self.archive().advance(settings, next)
+    }
+}
+
 /// Sets the archive of a store. `settings` are JSON with the target, which is `place`. Returns the log offset at which the
 /// archive begins.
 ///
@@ -62,6 +87,7 @@ pub fn checked(
 /// As for [`checked`]; errors of the system.
 pub fn configure(
     store: &Store,
+    recorder: &dyn ArchiveRecorder,
     place: &Place,
     settings: &str,
     topics: Option<&[String]>,
@@ -82,7 +108,7 @@ pub fn configure(
     let first = manifest.as_ref().map_or(start, Manifest::begin);
     values.insert("first".to_owned(), first.into());
     let settings = settings_with(&json_text(&values.into()), manifest.as_ref())?;
-    store.archive().set(Some(&ArchiveState { archived_to, settings }))?;
+    recorder.set(&ArchiveState { archived_to, settings })?;
     Ok(first)
 }
 

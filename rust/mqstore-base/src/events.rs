@@ -5,6 +5,7 @@
 //! needs. A hook may call the store, except for operations that wait for this thread: expire and close
 //! ([`is_in_hook`]).
 
+use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The kind of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExpiredKind {
     /// A segment of the log.
     Segment,
@@ -34,7 +35,7 @@ impl ExpiredKind {
 }
 
 /// A file that was removed, or would be removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpiredFile {
     /// The path, also after the removal.
     pub path: PathBuf,

@@ -403,6 +403,15 @@ pub struct TagFilter {
     tags: Vec<(i32, String)>,
 }
 
+impl fmt::Display for TagFilter {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (_, tag)) in self.tags.iter().enumerate() {
+            write!(out, "{}{tag}", if index > 0 { "||" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
 impl TagFilter {
     /// Parses `expression`; `None` means all messages (`*` or empty).
     ///

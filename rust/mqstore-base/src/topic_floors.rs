@@ -5,6 +5,7 @@
 //! minimum of the queues: their files keep the units of older records, because a broker counts on them. The metadata
 //! log stores the floors, and the threads of a store share one [`TopicFloors`].
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -93,7 +94,7 @@ impl FloorTable {
 }
 
 /// The retention of one topic: its limits in the log that all topics share. The default has none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicRetention {
     /// Maximum age of a message, in milliseconds.
     pub keep_ms: Option<u64>,

@@ -50,7 +50,7 @@ pub use transactions::{
     TransactionOutcome, Transactions,
 };
 pub use unfinished::first_unfinished;
-pub use unique_id::message_of_id;
+pub use unique_id::{appended_with_key, message_of_id};
 pub use work::{
     Backoff, DelayInfo, Job, JobRequest, JobState, Lease, LeaseInfo, LeasedMessage, NewWork, OffsetRanges,
     PutReservation, TryPut, WorkQueue, WorkQueueCounts, WorkQueueJobs, WorkQueueOptions, dead_letters, jobs,

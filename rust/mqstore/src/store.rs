@@ -20,8 +20,8 @@ use mqstore_log::recovery::RecoveryWatcher;
 pub use mqstore_base::progress::Progress;
 pub use mqstore_base::topic_floors::{FloorTable, TopicRetention};
 pub use mqstore_engine::{
-    ArchiveState, ExpireReport, GroupOffset, GroupOffsets, ReclaimReport, ReclaimRequest, SealedSegment,
-    SegmentHolder, Stats, StoreSettings, TopicChange, WorkCounts,
+    ArchiveState, ExpireReport, GroupOffset, GroupOffsets, NamespaceInfo, ReclaimReport, ReclaimRequest,
+    SealedSegment, SegmentHolder, Stats, StoreSettings, TopicChange, WorkCounts,
 };
 pub use mqstore_log::recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 

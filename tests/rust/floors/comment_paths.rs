@@ -76,6 +76,10 @@ fn is_known(tree: &Tree, modules: &[(Vec<String>, &str)], code: &str) -> bool {
     if let Some(end) = names.iter().position(|name| name.starts_with(|c: char| c.is_ascii_uppercase())) {
         names.truncate(end + 1);
     }
+    // The way in has the items of other crates under names of its own.
+    if names.first().is_some_and(|name| name == "mqstore") {
+        names = names.split_off(names.len() - 1);
+    }
     let Some((item, home)) = names.split_last() else { return true };
     let is_inside =
         |module: &[String]| home.is_empty() || module.windows(home.len()).any(|part| part == home);

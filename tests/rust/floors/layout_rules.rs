@@ -5,7 +5,7 @@ use crate::rust_source::{self, Token};
 use crate::tree::{Finding, Tree};
 
 /// Each crate of ours, and which of the others it may depend on.
-const CRATES: [(&str, &[&str]); 15] = [
+const CRATES: [(&str, &[&str]); 16] = [
     ("mqstore-format", &[]),
     ("mqstore-io", &[]),
     ("mqstore-arrow", &["mqstore-format"]),
@@ -80,7 +80,8 @@ const CRATES: [(&str, &[&str]); 15] = [
             "mqstore-transfer",
         ],
     ),
-    ("mqstore-python", &["mqstore"]),
+    ("mqstore-server", &["mqstore"]),
+    ("mqstore-python", &["mqstore", "mqstore-server"]),
 ];
 
 /// What the tests of a crate may use in addition: they verify the stores that they make.

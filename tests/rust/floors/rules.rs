@@ -26,6 +26,7 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { name: "PyO3 only in the binding", check: source_rules::pyo3_only_in_the_binding },
     Rule { name: "threads only in one place", check: source_rules::threads_only_in_one_place },
     Rule { name: "rayon only in the pool", check: source_rules::rayon_only_in_the_pool },
+    Rule { name: "the runtime only in the server", check: source_rules::runtime_only_in_the_server },
     Rule { name: "no global pool of threads", check: source_rules::no_global_pool },
     Rule { name: "durable steps only in Rust", check: source_rules::durable_steps_only_in_rust },
     Rule { name: "files of at most 1,000 lines", check: source_rules::files_stay_short },

@@ -30,6 +30,14 @@ const RAW: [&[&str]; 17] = [
 /// Types that do the same under any path.
 const RAW_TYPES: [&str; 4] = ["Instant", "SystemTime", "OpenOptions", "DirBuilder"];
 
+/// These may use the sockets of the system: the local socket of a shared store, and its clients' end.
+const SOCKETS_ALLOWED: [&str; 2] =
+    ["rust/mqstore-server/src/socket/", "rust/mqstore-server/src/client/connection.rs"];
+const SOCKET_CRATES: [&[&str]; 3] = [&["std", "os"], &["rustix"], &["nix"]];
+
+/// The crate that may use an asynchronous runtime.
+const RUNTIME_CRATE: &str = "rust/mqstore-server/";
+
 const UNSAFE_ALLOWED: [&str; 3] = [
     "rust/mqstore-io/src/region/mod.rs",
     "rust/mqstore-io/src/os/mmap.rs",
@@ -42,12 +50,17 @@ const UNSAFE_ALLOWED: [&str; 3] = [
 /// - `pool.rs` has the workers that share one call, which joins them before it returns;
 /// - `services.rs` starts the background threads of the store;
 /// - `workers.rs` starts the workers of a scan, which end with it;
+/// - the service of a shared store has a thread for appends, its listener one for connections, and each handle one that
+///   watches the owner;
 /// - the binding of compaction starts one thread per call, so that the calling thread can answer Ctrl-C.
-const THREADS_ALLOWED: [&str; 5] = [
+const THREADS_ALLOWED: [&str; 8] = [
     "rust/mqstore-io/src/sync.rs",
     "rust/mqstore-io/src/pool.rs",
     "rust/mqstore-engine/src/store/services.rs",
     "rust/mqstore-engine/src/scan/workers.rs",
+    "rust/mqstore-server/src/service/mod.rs",
+    "rust/mqstore-server/src/share/mod.rs",
+    "rust/mqstore-server/src/socket/listener.rs",
     "rust/mqstore-python/src/store/compaction.rs",
 ];
 const THREAD_WORDS: [&str; 3] = ["spawn", "spawn_scoped", "ThreadPoolBuilder"];
@@ -71,7 +84,9 @@ pub(crate) fn raw_calls_only_in_io(tree: &Tree) -> Vec<Finding> {
         }
         let tokens = rust_source::product(text).tokens;
         for PathRef { line, segments } in rust_source::paths(&tokens) {
-            if RAW.iter().any(|raw| starts_with(&segments, raw)) {
+            let is_socket = SOCKETS_ALLOWED.iter().any(|allowed| path.starts_with(allowed))
+                && SOCKET_CRATES.iter().any(|raw| starts_with(&segments, raw));
+            if !is_socket && RAW.iter().any(|raw| starts_with(&segments, raw)) {
                 found.push(Finding::new(
                     path,
                     line,
@@ -159,6 +174,23 @@ pub(crate) fn rayon_only_in_the_pool(tree: &Tree) -> Vec<Finding> {
     }
     let code = tree.below("", ".rs").filter(|(path, _)| *path != POOL_FILE);
     found.extend(words_in(code, &["rayon", "rayon_core"]));
+    found
+}
+
+/// An asynchronous runtime serves the connections of a shared store, and nothing else.
+pub(crate) fn runtime_only_in_the_server(tree: &Tree) -> Vec<Finding> {
+    let elsewhere = |path: &str| !path.starts_with(RUNTIME_CRATE) && !path.starts_with("benches/");
+    let mut found = Vec::new();
+    for (path, text) in tree.below("", "/Cargo.toml").filter(|(path, _)| elsewhere(path)) {
+        for (line, name) in dependencies(text, &[]) {
+            // The root lists the versions of all crates.
+            if name == "tokio" && path != "Cargo.toml" {
+                found.push(Finding::new(path, line, "only mqstore-server may depend on tokio"));
+            }
+        }
+    }
+    let code = tree.below("rust/", ".rs").filter(|(path, _)| elsewhere(path));
+    found.extend(words_in(code, &["tokio", "async", "await"]));
     found
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mqstore::archive::file::FileSizes;
 use mqstore::archive::manifest::Manifest;
-use mqstore::archive::owner::configure;
+use mqstore::archive::owner::{ArchiveRecorder, configure};
 use mqstore::archive::place::Place;
 use mqstore::archive::rebuild::rebuild_manifest;
 use mqstore::archive::restore::{Restore, RestoreReport, Restored};
@@ -75,7 +75,8 @@ fn run_with(
 ) -> Result<RunReport, StoreError> {
     let recorded = store.archive().state()?;
     let settings = RunSettings { older_than_ms: 0, topics: None };
-    let run = Run { place, clock, settings, sizes: SIZES, recorded: recorded.as_ref(), advances: true };
+    let recorder: Option<&dyn ArchiveRecorder> = Some(store);
+    let run = Run { place, clock, settings, sizes: SIZES, recorded: recorded.as_ref(), recorder };
     run.run(store, &mut |_| {
         beside();
         Ok(())
@@ -174,7 +175,7 @@ fn begin() -> Result<World, String> {
     for topic in TOPICS {
         store.create_topic(topic, 1, &[]).map_err(explain)?;
     }
-    configure(&store, &cold(&world.vfs), SETTINGS, None).map_err(explain)?;
+    configure(&store, &store, &cold(&world.vfs), SETTINGS, None).map_err(explain)?;
     store.close().map_err(explain)?;
     Ok(World::on(world.vfs.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?))
 }

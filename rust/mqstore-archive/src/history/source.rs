@@ -34,6 +34,13 @@ impl ArchiveSource {
         Self { store, history, begin, is_own: Mutex::default() }
     }
 
+    /// Returns the same archive for another open of the store. Both share what was read.
+    #[must_use]
+    pub fn for_store(&self, store: WeakStore) -> Self {
+        let history = History::new(Arc::clone(self.history.reader()));
+        Self { store, history, begin: self.begin, is_own: Mutex::default() }
+    }
+
     /// Returns the records of the archive, with a manifest that reaches log offset `log_start`, if there is one.
     ///
     /// # Errors

@@ -79,8 +79,8 @@ impl Run<'_> {
         if let Some(first) = due.first().filter(|_| !manifest.segments.is_empty()) {
             report.missing_bytes = first.base.saturating_sub(manifest.end());
         }
-        let mut known = self.recorded.filter(|_| self.advances).map(|state| state.settings.clone());
-        advance(store, &mut known, &manifest)?;
+        let mut known = self.recorded.map(|state| state.settings.clone());
+        self.advance(store, &mut known, &manifest)?;
         let total_bytes = due.iter().map(|segment| segment.bytes).sum();
         let mut before = 0;
         for group in groups(&due, self.sizes.commit_bytes) {
@@ -89,11 +89,31 @@ impl Run<'_> {
                 tell(Progress { done_bytes: before + position.saturating_sub(start), total_bytes })
             };
             manifest = self.archive(store, &run, &manifest, group, &mut report, &mut tell_group)?;
-            advance(store, &mut known, &manifest)?;
+            self.advance(store, &mut known, &manifest)?;
             before += group.iter().map(|segment| segment.bytes).sum::<u64>();
         }
         report.archived_to = manifest.end();
         Ok(report)
+    }
+
+    /// Moves the log offset of the store's archive forward, if it has the settings `known`.
+    fn advance(
+        &self,
+        store: &Store,
+        known: &mut Option<String>,
+        manifest: &Manifest,
+    ) -> Result<(), StoreError> {
+        let (Some(recorder), Some(settings)) = (self.recorder, known.as_mut()) else { return Ok(()) };
+        if manifest.segments.is_empty() {
+            return Ok(());
+        }
+        let archived_to = manifest.covered_from(store.log().bounds()?.0);
+        let next = ArchiveState { archived_to, settings: settings_with(settings, Some(manifest))? };
+        let found = recorder.advance(settings, &next)?;
+        if found.is_some_and(|found| found.settings == next.settings) {
+            *settings = next.settings;
+        }
+        Ok(())
     }
 
     /// Returns the segments to archive after log offset `end`, oldest first, and the number of those that are too young.
@@ -211,18 +231,6 @@ impl Run<'_> {
         }
         Ok(())
     }
-}
-
-/// Moves the log offset of the store's archive forward, if it has the settings `known`; `None` leaves it.
-fn advance(store: &Store, known: &mut Option<String>, manifest: &Manifest) -> Result<(), StoreError> {
-    let Some(settings) = known.as_mut().filter(|_| !manifest.segments.is_empty()) else { return Ok(()) };
-    let archived_to = manifest.covered_from(store.log().bounds()?.0);
-    let next = ArchiveState { archived_to, settings: settings_with(settings, Some(manifest))? };
-    let found = store.archive().advance(settings, &next)?;
-    if found.is_some_and(|found| found.settings == next.settings) {
-        *settings = next.settings;
-    }
-    Ok(())
 }
 
 /// Returns groups of neighbouring segments; one manifest is created for each.

@@ -4,6 +4,7 @@ use mqstore_engine::ArchiveState;
 use mqstore_io::Clock;
 
 use crate::file::FileSizes;
+use crate::owner::ArchiveRecorder;
 use crate::place::Place;
 
 /// What a run archives.
@@ -36,7 +37,6 @@ impl Default for RunSizes {
 }
 
 /// A run.
-#[derive(Debug)]
 pub struct Run<'a> {
     /// The archive.
     pub place: &'a Place,
@@ -48,6 +48,6 @@ pub struct Run<'a> {
     pub sizes: RunSizes,
     /// What the store recorded about this archive.
     pub recorded: Option<&'a ArchiveState>,
-    /// Whether the run moves the log offset of the store's archive, which is the recorded one.
-    pub advances: bool,
+    /// Moves the log offset of the store's archive, which is the recorded one; `None` leaves it.
+    pub recorder: Option<&'a dyn ArchiveRecorder>,
 }

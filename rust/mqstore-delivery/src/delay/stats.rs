@@ -1,5 +1,7 @@
 //! Counters of an engine, and lateness of deliveries.
 
+use serde::{Deserialize, Serialize};
+
 /// Lateness below this number of milliseconds is counted exactly.
 const EXACT_MS: usize = 4096;
 
@@ -103,7 +105,7 @@ impl DelayAccounts {
 }
 
 /// The state of a store's delayed messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelayCounts {
     /// Waiting messages. A message that a client recalled at a broker counts until a second before its due time.
     pub pending: u64,

@@ -1,5 +1,6 @@
 //! The times at which the producer groups of pending transactions are asked.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use mqstore_io::sync::{AtomicBool, Mutex};
 use crate::error::{BrokerError, invalid};
 
 /// The times of the checks of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckOptions {
     /// Age of a transaction at its first check; RocketMQ's `transactionTimeOut`. The default is 6 s.
     pub after: Duration,

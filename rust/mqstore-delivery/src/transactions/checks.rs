@@ -23,6 +23,7 @@ use super::TransactionOutcome;
 use super::check_timer::CheckOptions;
 use super::engine::Transactions;
 use super::entry::{PendingTransaction, TransactionEntry};
+use super::wait_due::TAKEN_AT_ONCE;
 use crate::error::BrokerError;
 
 /// Records in one frame of the metadata log.
@@ -52,6 +53,18 @@ enum DueAction {
 }
 
 impl Transactions {
+    /// Returns transactions of `group` that must be checked now, for a program that asks from time to time.
+    ///
+    /// # Errors
+    /// Those of `take_due`.
+    pub fn take_due_now(
+        &self,
+        group: &str,
+        options: &CheckOptions,
+    ) -> Result<Vec<PendingTransaction>, BrokerError> {
+        self.take_due(group, options, self.inner.store.clock().now_ms(), TAKEN_AT_ONCE)
+    }
+
     /// Returns up to `most` transactions of `group` that must be checked now and have no handle, and counts a check
     /// for each. Moves transactions that used up their checks to `TRANS_CHECK_MAX_TIME_TOPIC`.
     ///

@@ -87,6 +87,30 @@ impl Transactions {
         let entry = TransactionEntry::new(id.as_str().into(), group.into(), true);
         Ok(Transaction { engine: self.clone(), entry })
     }
+
+    /// Opens a handle on the transaction of `group` with this id, which an earlier process may have begun: one that is
+    /// undecided continues. `None` if `has_messages`, but no such transaction is undecided: then it was decided.
+    ///
+    /// # Errors
+    /// Those of [`Self::begin`].
+    pub fn resume(
+        &self,
+        group: &str,
+        id: &str,
+        has_messages: bool,
+    ) -> Result<Option<Transaction>, BrokerError> {
+        validate_group(group).map_err(|error| invalid("group", error.to_string()))?;
+        let known = self.inner.state.lock().pending.get(id).cloned();
+        let entry = match known {
+            Some(entry) => {
+                entry.lock().open = true;
+                entry
+            }
+            None if has_messages => return Ok(None),
+            None => TransactionEntry::new(id.into(), group.into(), true),
+        };
+        Ok(Some(Transaction { engine: self.clone(), entry }))
+    }
 }
 
 impl Transaction {

@@ -16,7 +16,7 @@ use super::entry::PendingTransaction;
 use crate::error::{BrokerError, invalid};
 
 /// Maximum number of transactions of one group in one call.
-const AT_ONCE: usize = 32;
+pub(super) const TAKEN_AT_ONCE: usize = 32;
 /// Maximum sleep while a check is due later: the wall clock may be set meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 /// The same with a manual clock.
@@ -56,7 +56,7 @@ impl Transactions {
             let now_ms = clock.now_ms();
             let (mut due, mut next_ms) = (Vec::new(), None);
             for (group, options) in &groups {
-                match self.take_due(group, options, now_ms, AT_ONCE) {
+                match self.take_due(group, options, now_ms, TAKEN_AT_ONCE) {
                     Ok(found) => due.extend(found),
                     Err(error) if due.is_empty() => return Err(error),
                     // The taken transactions count as asked. The next call meets the error again.

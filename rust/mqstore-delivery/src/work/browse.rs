@@ -1,6 +1,7 @@
 //! Calls that need no worker: count and look at the next messages, list the leases and the messages that are due later,
 //! finish all that wait.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use mqstore_base::message::StoredRecord;
@@ -16,7 +17,7 @@ use crate::error::BrokerError;
 const READ_TOGETHER: usize = 64;
 
 /// A lease, as seen by others than its worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseInfo {
     /// The topic of the message: that of the queue, or one of RocketMQ's retry topics for it.
     pub topic: Arc<str>,
@@ -31,7 +32,7 @@ pub struct LeaseInfo {
 }
 
 /// A message that is due later.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelayInfo {
     /// The topic of the message: that of the queue, or one of RocketMQ's retry topics for it.
     pub topic: Arc<str>,

@@ -1,5 +1,6 @@
 //! The shared state of all handles of one work queue, and its opening.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ pub(super) struct WorkQueueState {
 }
 
 /// Numbers of messages of a work queue by state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkQueueCounts {
     /// Messages that a worker could get now.
     pub ready: u64,

@@ -13,8 +13,9 @@ use mqstore_io::sync::Ordering;
 use super::get::millis;
 use super::inner::{WorkQueueInner, WorkQueueState};
 use super::options::LONGEST;
-use crate::error::{BrokerError, invalid, view};
+use crate::error::{BrokerError, invalid};
 use crate::nonblocking::{Look, lock};
+use crate::unique_id::appended_with_key;
 
 /// A message to put.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,9 +40,6 @@ pub struct NewWork<'a> {
     /// Whether to wait until it is durable.
     pub durable: bool,
 }
-
-/// Number of records that one step of a look-up by unique key reads.
-const LOOKED_UP_TOGETHER: usize = 16;
 
 /// For each message that is held back, its properties with the delivery time.
 pub(super) type DelayedProperties = Vec<Option<Vec<u8>>>;
@@ -162,36 +160,7 @@ impl WorkQueueInner {
     /// Returns the position of the message in the topic that has this unique key, if there is one: the last put with
     /// the same key, or its redriven copy.
     pub(super) fn same_put(&self, unique_key: &str) -> Result<Option<Appended>, BrokerError> {
-        self.store().make_visible()?;
-        let lookup = self.store().lookup(self.topic(), unique_key, None, None, None);
-        let mut cursor = match lookup {
-            Err(StoreError::TopicNotFound { .. }) => return Ok(None),
-            cursor => cursor?.newest_first(),
-        };
-        loop {
-            let records = cursor.next_batch(LOOKED_UP_TOGETHER)?;
-            if records.is_empty() {
-                return Ok(None);
-            }
-            for record in &records {
-                let view = view(record)?;
-                // The key of another message can have the same text.
-                if view.unique_key() != Some(unique_key) {
-                    continue;
-                }
-                let size = record.bytes().len() as u32;
-                let end = record.commit_log_offset.saturating_add(size.into());
-                return Ok(Some(Appended {
-                    queue_id: view.queue_id,
-                    queue_offset: view.queue_offset,
-                    commit_log_offset: record.commit_log_offset,
-                    size,
-                    store_timestamp_ms: view.store_timestamp,
-                    durable: end <= self.store().system_appends().durable_position()?,
-                    unique_id: unique_key.to_owned().into(),
-                }));
-            }
-        }
+        Ok(appended_with_key(self.store(), self.topic(), unique_key)?)
     }
 
     fn reserve_capacity(&self, state: &WorkQueueState, count: u64) -> Result<bool, BrokerError> {

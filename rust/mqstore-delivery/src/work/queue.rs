@@ -14,10 +14,11 @@ use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 use super::browse::{DelayInfo, LeaseInfo};
 use super::get::GetRequest;
 use super::inner::{WorkQueueCounts, WorkQueueInner};
-use super::leased_message::{Lease, LeasedMessage};
+use super::leased_message::{Lease, LeaseNumbers, LeasedMessage};
 use super::options::WorkQueueOptions;
 use super::put::NewWork;
 use super::redrive::DeadLetterEnd;
+use super::source::QueuePlace;
 use crate::error::{BrokerError, invalid};
 use crate::nonblocking::{Look, ReadScope, block_on, lock};
 
@@ -275,6 +276,37 @@ impl WorkQueue {
             self.core.meta().sync(self.core.meta().place())?;
         }
         Ok(())
+    }
+
+    /// Returns the lease of a delivery that another handle got, maybe in an earlier process: what a caller knows of it
+    /// are its place and its attempt. If the message has another owner now, or none, the verbs of the result say so.
+    ///
+    /// # Errors
+    /// `StoreError::TopicNotFound` if the queue has no such topic or queue id.
+    pub fn lease_of(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        queue_offset: i64,
+        attempt: u32,
+    ) -> Result<Lease, BrokerError> {
+        let place = {
+            let mut state = self.core.state.lock();
+            self.core.look_for_queues(&mut state)?;
+            let is_it = |place: &QueuePlace| &*place.topic == topic && place.queue_id == queue_id;
+            state.sources.iter().find(|source| is_it(&source.place)).map(|source| Arc::clone(&source.place))
+        };
+        let place = place
+            .ok_or_else(|| StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: Some(queue_id) })?;
+        let held = place.progress.lock().lease(queue_offset).filter(|held| held.attempt == attempt);
+        let numbers = LeaseNumbers {
+            offset: queue_offset,
+            attempt,
+            // No lease has this token.
+            token: held.map_or(u64::MAX, |held| held.token),
+            invisible_until_ms: held.map_or(0, |held| held.invisible_until_ms),
+        };
+        Ok(Lease::new(&self.core, &place, numbers))
     }
 
     /// Acknowledges the oldest unfinished message of this thread, among those that it got one by one.

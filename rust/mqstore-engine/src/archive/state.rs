@@ -11,6 +11,7 @@
 //! that cannot be read keeps all segments. Without the file, or with empty settings, there is no archive. RocketMQ has
 //! no such file.
 
+use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 
 use mqstore_base::error::{IoContext, StoreError};
@@ -24,7 +25,7 @@ const VERSION: &str = "mqstore archive 1";
 const MOST_BYTES: u64 = 1 << 20;
 
 /// The archive of a store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveState {
     /// All records before this log offset are in the archive.
     pub archived_to: u64,

@@ -6,6 +6,7 @@
 //!
 //! A removed topic keeps its state here: a new topic of that name continues at the offsets after its floor.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -54,7 +55,7 @@ pub(crate) struct TopicState {
 }
 
 /// Changes of a topic. `None` keeps the value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicChange {
     /// Number of queues for readers, 1 to 65,536. Queues above it keep their messages.
     pub read_queues: Option<u32>,

@@ -1,5 +1,6 @@
 //! The request and the report of a reclaim.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ pub struct ReclaimRequest {
 }
 
 /// The bytes of one topic in the log before a reclaim.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReclaimedTopic {
     /// The topic.
     pub topic: String,
@@ -28,7 +29,7 @@ pub struct ReclaimedTopic {
 }
 
 /// A segment that was rewritten, or would be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReclaimedSegment {
     /// The file.
     pub path: PathBuf,
@@ -47,7 +48,7 @@ pub struct ReclaimedSegment {
 }
 
 /// A segment that still has hidden records, or copies of erased messages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptSegment {
     /// The file.
     pub path: PathBuf,
@@ -62,7 +63,7 @@ pub struct KeptSegment {
 }
 
 /// The result of [`crate::Store::reclaim`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReclaimReport {
     /// Whether this is only a preview; then nothing was changed.
     pub dry_run: bool,

@@ -5,6 +5,7 @@
 //! says what a group needs: that of its first unfinished message. A group belongs to a topic if it has an offset in one
 //! of its queues; in the others it starts at the first message, as a consumer does.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -19,7 +20,7 @@ use mqstore_meta::Progress;
 const NAMED: usize = 3;
 
 /// What a message waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum HolderKind {
     /// A consumer group has not finished it.
     Group,
@@ -41,7 +42,7 @@ impl HolderKind {
 }
 
 /// A message that keeps its segment and all later ones.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentHolder {
     /// What the message waits for.
     pub kind: HolderKind,

@@ -1,5 +1,6 @@
 //! The report of an expiry: the files that it removes or would remove.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use super::holders::SegmentHolder;
@@ -60,7 +61,7 @@ fn file_report(file: &OldFile, kind: ExpiredKind, reason: String) -> ExpiredFile
 }
 
 /// A topic whose retention hides messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpiredTopic {
     /// The topic.
     pub topic: String,
@@ -71,7 +72,7 @@ pub struct ExpiredTopic {
 }
 
 /// The result of [`crate::Store::expire`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpireReport {
     /// Whether this is only a preview; then nothing was changed.
     pub dry_run: bool,

@@ -1,5 +1,6 @@
 //! Facts about an open store: counters, geometry, and the options of a copy.
 
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use crate::Geometry;
 use crate::retention::SegmentHolder;
 
 /// Counters and positions of an open store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Messages appended since the open.
     pub appends: u64,

@@ -14,6 +14,7 @@
 //! is either before the floor or fails with [`StoreError::TopicNotFound`]. A message that was accepted before the
 //! floor, and waits for its time or for a decision, never comes: see [`crate::SystemAppends::without_deletions`].
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use mqstore_format::topic::{RETRY_TOPIC_PREFIX, is_system_topic};
@@ -26,7 +27,7 @@ use mqstore_compaction::{JobControl, remove_topic};
 use mqstore_io::sync::Arc;
 
 /// Number of topics and groups in a namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceInfo {
     /// Number of topics, including those for retries and dead letters.
     pub topics: u64,

@@ -27,8 +27,8 @@ impl Store {
         engine.topics.create(topic, queues, attributes)?;
         engine.refresh_quota(topic);
         engine.topics.store()?;
-        let expires = |(name, _): &(String, String)| name == TopicConfig::EXPIRE_AFTER;
-        if was_removed || attributes.iter().any(expires) {
+        let readers_must_know = [TopicConfig::EXPIRE_AFTER, TopicConfig::MAX_MESSAGES];
+        if was_removed || attributes.iter().any(|(name, _)| readers_must_know.contains(&name.as_str())) {
             engine.live.note_topic_change();
         }
         // A wait for the whole topic includes new queues.
@@ -53,7 +53,7 @@ impl Store {
         engine.topics.change(topic, change)?;
         engine.refresh_quota(topic);
         engine.topics.store()?;
-        if change.expire_after_ms.is_some() {
+        if change.expire_after_ms.is_some() || change.max_messages.is_some() {
             engine.live.note_topic_change();
         }
         // A wait for the whole topic includes new queues.

@@ -4,7 +4,7 @@
 //! one. The bell carries no data: a thread that hears it checks its inbox.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use super::above_stderr;
@@ -39,6 +39,12 @@ impl WakeDescriptor {
     pub fn silence(&self) {
         let mut rings = [0; 256];
         while matches!((&self.bell).read(&mut rings), Ok(count) if count == rings.len()) {}
+    }
+}
+
+impl AsFd for WakeDescriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 }
 

@@ -1,0 +1,71 @@
+//! The service of an owner: what it does for the requests of all clients, whatever way they come.
+//!
+//! A front-end gives the bytes of each request to the [`session::Session`] of its client, and sends the answer. Here is
+//! no socket. Nothing in the thread of the front-end blocks: an append that may block goes to one thread for appends,
+//! which shares syncs; a wait registers a waker; the other verbs run in threads of the runtime's pool.
+
+pub(crate) mod core;
+pub(crate) mod session;
+pub(crate) mod verbs;
+pub(crate) mod waits;
+
+use std::collections::HashMap;
+use std::io;
+
+use mqstore::Store;
+use mqstore::io::sync::{Arc, JoinHandle, Mutex, spawn};
+
+use self::core::Core;
+use session::Session;
+
+/// The service for one open store.
+pub(crate) struct Service {
+    core: Arc<Core>,
+    sessions: Mutex<HashMap<u128, Arc<Session>>>,
+    appender: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Service {
+    /// Starts the service, with its thread for appends.
+    ///
+    /// # Errors
+    /// The error of the system if it cannot start a thread.
+    pub(crate) fn start(store: Store) -> io::Result<Arc<Self>> {
+        let core = Core::new(store);
+        let own = Arc::clone(&core);
+        let thread = spawn("mqstore-append", move || own.appends.run(&own.store))?;
+        Ok(Arc::new(Self { core, sessions: Mutex::default(), appender: Mutex::new(Some(thread)) }))
+    }
+
+    /// What the sessions share.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Adds the session of a client. Returns the session of an earlier connection of the same client, whose requests
+    /// must end before the new one begins.
+    pub(crate) fn add(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
+        self.core.list(session.client, Arc::<Session>::clone(session));
+        self.sessions.lock().insert(session.client, Arc::clone(session))
+    }
+
+    /// Removes a session whose connection is gone. Its consumers leave, and its transactions are pending.
+    pub(crate) fn remove(&self, session: &Arc<Session>) {
+        let mut sessions = self.sessions.lock();
+        if sessions.get(&session.client).is_some_and(|known| Arc::ptr_eq(known, session)) {
+            sessions.remove(&session.client);
+            self.core.unlist(session.client);
+        }
+        drop(sessions);
+        session.drop_handles();
+    }
+
+    /// Ends the thread for appends, after the appends in progress.
+    pub(crate) fn end(&self) {
+        self.core.appends.end();
+        if let Some(thread) = self.appender.lock().take() {
+            // It returns by itself; a panic in it was reported.
+            let _ = thread.join();
+        }
+    }
+}

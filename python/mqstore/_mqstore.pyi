@@ -46,13 +46,14 @@ __all__ = [
     "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings",
     "floor_offset", "forget_archive_columns", "group_lags", "groups", "has_archive", "info", "is_held",
     "is_reclaimed_at", "is_reserved", "is_settled", "is_system_topic", "jobs", "key_hashes", "link_archive",
-    "link_unknown_archive", "make_topics", "message_ids", "namespaces", "offset_history", "pending_transactions",
-    "pop_record", "prepare_stage", "publish_file", "publish_folder", "quotas", "read_archive_footers", "read_log",
-    "reason_of", "rebuild", "reclaim", "remove_export_state", "repair", "replace_cached", "reschedule_delayed",
-    "resume_step", "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_cuts", "scan_export",
-    "scan_lines", "scan_open", "scan_schema", "set_archive", "set_retention", "staged_job", "sync_groups", "sync_part",
-    "tags_codes", "unlink_archive", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan",
-    "verify_run_step", "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
+    "link_unknown_archive", "lock_holder", "make_topics", "message_ids", "namespaces", "offset_history",
+    "pending_transactions", "pop_record", "prepare_stage", "processes", "publish_file", "publish_folder", "quotas",
+    "read_archive_footers", "read_log", "reason_of", "rebuild", "reclaim", "remove_export_state", "repair",
+    "replace_cached", "reschedule_delayed", "resume_step", "retention_limits", "retention_usage", "saved_offsets",
+    "scan_archive", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "set_archive",
+    "set_retention", "staged_job", "sync_groups", "sync_part", "tags_codes", "unlink_archive", "update_topic", "verify",
+    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "was_step_done", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -88,7 +89,13 @@ class NativeStore:
         """The place of the store for other verbs: its path, or the `RemoteDirectory` of its URL."""
     @property
     def mode(self) -> str:
-        """`"r"`, `"rw"` or `"create"`; also `"r"` if `recovery="read-only"` found damage."""
+        """`"r"`, `"rw"`, `"create"` or `"share"`; also `"r"` if `recovery="read-only"` found damage."""
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process has the store open for writing: with mode `"share"`, whether it is the owner."""
+    @property
+    def _shared_options(self) -> str | None:
+        """The options of a shared store as JSON; None if this process alone has it open."""
     @property
     def closed(self) -> bool:
         """Whether `close()` was called."""

@@ -63,6 +63,16 @@ _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.1
 
 
+class _OfMode:
+    """The default of `lock_timeout`, which depends on the mode."""
+
+    def __repr__(self) -> str:
+        return '0, or None with mode "share"'
+
+
+OF_MODE: Any = _OfMode()
+
+
 @lists_options
 def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     path: StorePath,
@@ -70,7 +80,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     *,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
-    lock_timeout: Duration | None = 0,
+    lock_timeout: Duration | None = OF_MODE,
+    own: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     cache: StorePath | None = None,
     cache_size: int = CACHE_BYTES,
@@ -85,12 +96,16 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
             package `obstore`, all others `fsspec` (`pip install "mqstore[cloud]"`). Nothing is copied. All reads use
             the files of this moment: a file that changes later raises `StoreChangedError`.
         mode: `"r"` reads, takes no lock and changes no byte. `"rw"` writes to an existing store. `"create"` also
-            creates a missing store.
-        options: options of the store; see `StoreOptions`.
+            creates a missing store. `"share"` does that together with other processes of this machine that also open
+            it with `"share"`: one of them is the owner, and another takes over when it ends.
+        options: options of the store; see `StoreOptions`. With mode `"share"`, options that you do not give are those
+            of the owner.
         progress: callback, about once per MiB, if an open for writing has much to recover (64 MiB, or more than one
             second of work). An exception in it ends the open; the next open recovers again.
         lock_timeout: longest wait for the lock of the store, if another process or thread has the store open for
-            writing. With 0, the default, the open does not wait; None waits without a limit. Mode `"r"` needs no lock.
+            writing, or with mode `"share"` for an owner that answers. 0 does not wait, None waits without a limit. The
+            default is 0, and None with mode `"share"`. Mode `"r"` needs no lock.
+        own: only for mode `"share"`: whether this process may become the owner.
         storage_options: only for a URL: credentials and settings, by the names of `obstore` or `fsspec`. The usual
             environment variables also work. No error and no `repr` shows them.
         cache: only for a URL: a local folder that keeps blocks of the files, also for later opens and other processes.
@@ -111,14 +126,14 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         StoreLockedError: another process has the store open for writing, after the wait of `lock_timeout`.
         CorruptionError: the store has damage other than a torn tail; nothing was changed. The option `recovery`
             selects another behaviour.
-        InvalidOptionError: an option is unknown or out of bounds.
+        InvalidOptionError: an option is unknown or out of bounds, or differs from that of the owner of a shared store.
         RemoteStoreError: `path` is a URL, and `mode` is not `"r"`.
         MissingPackageError: the package for this kind of URL is not installed.
         StorePermissionError: the object store denied the access.
         StoreIOError: a request to the object store failed.
     """
     place = place_of(path, storage_options, cache, cache_size)
-    store = opened(place, mode, options, overrides, progress=progress, lock_timeout=lock_timeout)
+    store = opened(place, mode, options, overrides, progress=progress, lock_timeout=lock_timeout, own=own)
     if archive is not None or archive_options is not None:
         with closing_on_error(store):
             store._choose_archive(archive, archive_options)
@@ -159,12 +174,14 @@ def opened(
     overrides: StoreOptionsDict,
     *,
     progress: Callable[[Progress], object] | None = None,
-    lock_timeout: Duration | None = 0,
+    lock_timeout: Duration | None = OF_MODE,
+    own: bool = True,
     clock: _native.TestClock | None = None,
     faults: _native.TestFaults | None = None,
 ) -> Store:
     """Opens a store like `open`, with the clock and the disk faults of a test."""
     from mqstore._options import normalise
+    from mqstore._share import named_options
 
     home = path if isinstance(path, _native.RemoteDirectory) else home_of(path)
     if not isinstance(mode, str):
@@ -173,7 +190,12 @@ def opened(
         raise RemoteStoreError(home.url, f"open it with mode {mode!r}")
     chosen = normalise(options, overrides)
     _native.watch_forks()
-    pauses = lock_pauses(lock_timeout)
+    if mode == "share" and isinstance(home, str):
+        timeout = None if lock_timeout is OF_MODE or lock_timeout is None else seconds_of("lock_timeout", lock_timeout)
+        return Store._share(home, chosen, named_options(options, overrides), progress, own=own, timeout=timeout)
+    if not own:
+        raise InvalidOptionError("own", f'only for mode "share", and the mode is {mode!r}')
+    pauses = lock_pauses(0 if lock_timeout is OF_MODE else lock_timeout)
     while True:
         try:
             return Store._open(home, mode, chosen, progress, clock, faults)
@@ -203,6 +225,15 @@ def opened_or_open(source: Store | StorePath) -> AbstractContextManager[Store]:
 def has_topic_limits(store: Store) -> bool:
     """Returns whether a topic of the store has a retention of its own."""
     return bool(_native.retention_limits(store))
+
+
+def _told(progress: Callable[[Progress], object] | None) -> Callable[[str, int, int], object] | None:
+    """Returns the native form of the progress of a recovery."""
+    if progress is None:
+        return None
+    from mqstore._reports import Progress
+
+    return lambda _stage, done, total: progress(Progress(done, total))
 
 
 class _ArchiveLook:
@@ -255,16 +286,33 @@ class Store(DeliveringStore):
         from mqstore._admin.event_log import logged
         from mqstore._options import native_form
 
-        tell = None
-        if progress is not None:
-            from mqstore._reports import Progress
-
-            def tell(_stage: str, done: int, total: int) -> None:
-                progress(Progress(done, total))
-
         look = _ArchiveLook()
         form = native_form(options) | {"on_event": logged(options), "archive_look": look}
-        made = _native.NativeStore.__new__(cls, path, mode, form, tell, clock, faults)
+        made = _native.NativeStore.__new__(cls, path, mode, form, _told(progress), clock, faults)
+        made._archive_look = look
+        with closing_on_error(made):
+            made._choose_archive(None, None)
+        return made
+
+    @classmethod
+    def _share(
+        cls,
+        path: str,
+        options: StoreOptions,
+        named: set[str],
+        progress: Callable[[Progress], object] | None,
+        *,
+        own: bool,
+        timeout: float | None,
+    ) -> Self:
+        """Opens a store together with other processes."""
+        from mqstore._admin.event_log import logged
+        from mqstore._share import share_form
+
+        look = _ArchiveLook()
+        program = share_form(options, named, path, {"on_event": logged(options), "archive_look": look})
+        form = {"share": program, "own": own, "timeout": timeout}
+        made = _native.NativeStore.__new__(cls, path, "share", form, _told(progress), None, None)
         made._archive_look = look
         with closing_on_error(made):
             made._choose_archive(None, None)

@@ -29,8 +29,9 @@ __all__ = [
 StorePath: TypeAlias = "str | os.PathLike[str]"
 """Directory of a store."""
 
-Mode: TypeAlias = Literal["r", "rw", "create"]
-"""Mode of an open: `"r"` reads, `"rw"` writes to an existing store, `"create"` also creates a missing store."""
+Mode: TypeAlias = Literal["r", "rw", "create", "share"]
+"""Mode of an open: `"r"` reads, `"rw"` writes to an existing store, `"create"` also creates a missing store, `"share"`
+does that together with other processes."""
 
 BytesLike: TypeAlias = "Buffer"
 """A body: `bytes`, `bytearray`, `memoryview`, an array, anything with the buffer protocol."""

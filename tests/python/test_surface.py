@@ -168,7 +168,7 @@ SIGNATURES = {
     "clean": "(url, *, older_than='1d', dry_run=False, storage_options=None)",
     "rebuild": "(path, *, dry_run=False, threads=None, options=None, progress=None)",
     "Store.rebuild": "(self, *, progress=None)",
-    "open": "(path, mode='r', *, options=None, progress=None, lock_timeout=0, "
+    "open": "(path, mode='r', *, options=None, progress=None, lock_timeout=0, or None with mode \"share\", own=True, "
     "storage_options=None, cache=None, cache_size=1073741824, archive=None, archive_options=None, "
     + ", ".join(f"{field.name}={shown_default(field)}" for field in dataclasses.fields(mqstore.StoreOptions))
     + ")",

@@ -30,6 +30,21 @@ def check_division(store: NativeStore) -> None:
 def writer_pid(path: str) -> int | None:
     """Returns the process that has the store at `path` open for writing, if the system reports it."""
 
+def lock_holder(path: str) -> tuple[int | None, bool] | None:
+    """Returns the process that holds the lock of the store in a directory, and whether it shares the store.
+
+    None if no process has it open for writing; the id is None if the system does not report it.
+    """
+
+_Process: TypeAlias = tuple[int, str, list[tuple[str, str]], list[tuple[str, list[tuple[str, int]]]], int]
+
+def processes(store: NativeStore) -> tuple[int, list[_Process]]:
+    """Returns the process id of the owner of a shared store, and its clients.
+
+    Each with its process id, its version, its work queues, its consumers with their queues, and the number of its
+    transactions.
+    """
+
 def verify(path: str | RemoteDirectory, progress: _Tell | None) -> dict[str, Any]: ...
 def verify_log_bytes(path: str) -> tuple[int, bool]: ...
 def verify_plan(path: str, cut: tuple[int, int, int], job: str, attempt: str) -> bytes | None: ...

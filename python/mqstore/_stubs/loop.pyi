@@ -24,8 +24,8 @@ class LoopLink:
     def append(self, number: int, /, *args: Any, **kwargs: Any) -> AppendResult | Literal[False] | None:
         """Appends like `Store.append` if that does not block; otherwise queues the append and returns None.
 
-        The result of a queued append arrives under `number`. Numbers ascend. Returns False for a delayed message and
-        for one with light queues: a thread must append it.
+        The result of a queued append arrives under `number`. Numbers ascend. Returns False for a delayed message, for
+        one with light queues, and in a process that is not the owner of a shared store: a thread must append it.
         """
     def append_many(self, number: int, /, *args: Any, **kwargs: Any) -> AppendResults | None:
         """Like `append`, for `Store.append_many`."""

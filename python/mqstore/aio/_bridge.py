@@ -124,6 +124,11 @@ class Bridge:
         future.add_done_callback(_seen)
         return future
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the verbs of a writer go to another process, so that a thread must wait for their answers."""
+        return self.store.mode == "share" and not self.store.is_owner
+
     async def run(self, call: Callable[[], T]) -> T:
         """Runs `call` in a thread of the store and waits for its result."""
         self.check()
@@ -143,7 +148,7 @@ class Bridge:
         end = None if seconds is None else self.loop.time() + seconds
         while True:
             there = self.link.look(topic, queue_id, offset)
-            if there is None and (self.store.mode != "r" or seconds == 0):
+            if there is None and (self.store.is_owner or seconds == 0):
                 there = await self.submit(partial(self.store.wait, topic, queue_id, offset, 0))
             left = None if end is None else end - self.loop.time()
             if there or (left is not None and left <= 0):
@@ -151,7 +156,7 @@ class Bridge:
             if not await self.arrival([(topic, queue_id, offset)], left):
                 # At least one check was made.
                 seconds = 0
-            elif self.store.mode == "r":
+            elif not self.store.is_owner:
                 return True
 
     async def wait_for_next(self, topic: str, queue_id: int | None, seconds: float | None) -> bool:
@@ -176,7 +181,7 @@ class Bridge:
 
         In the process that writes, a new queue wakes all waits for its topic. Otherwise a task must look for it.
         """
-        if not must_look and self.store.mode != "r":
+        if not must_look and self.store.is_owner:
             return left
         return _NEW_QUEUE_NAP if left is None else min(left, _NEW_QUEUE_NAP)
 

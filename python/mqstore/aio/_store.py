@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 import mqstore
 from mqstore._help import lists_options
 from mqstore._remote.place import CACHE_BYTES
-from mqstore._store import lock_pauses
+from mqstore._store import OF_MODE, lock_pauses
 from mqstore._times import seconds_of
 from mqstore.aio import _bridge
 from mqstore.aio._archive import StoreArchive
@@ -70,7 +70,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     *,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
-    lock_timeout: Duration | None = 0,
+    lock_timeout: Duration | None = OF_MODE,
+    own: bool = True,
     max_appends: int = _MOST_APPENDS,
     max_append_bytes: int = _MOST_APPEND_BYTES,
     storage_options: Mapping[str, Any] | None = None,
@@ -84,11 +85,11 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
 
     Args:
         path: directory of the store, or a URL with mode `"r"`.
-        mode: `"r"` reads, takes no lock and changes no byte. `"rw"` writes to an existing store. `"create"` also
-            creates a missing store.
+        mode: as for `mqstore.open`: `"r"`, `"rw"`, `"create"` or `"share"`.
         options: options of the store; see `mqstore.StoreOptions`.
         progress: as for `mqstore.open`; called in the thread of the open.
-        lock_timeout: as for `mqstore.open`. The wait needs no thread and can be cancelled.
+        lock_timeout: as for `mqstore.open`. The wait can be cancelled, and needs no thread except with mode `"share"`.
+        own: as for `mqstore.open`.
         max_appends: number of appends in progress above which others wait; 1,024 by default.
         max_append_bytes: bytes of appends in progress above which others wait; 64 MiB by default.
         storage_options: as for `mqstore.open`, and so are `cache` and `cache_size`.
@@ -107,6 +108,9 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     given: dict[str, Any] = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size, **overrides}
     given |= {"options": options, "archive": archive, "archive_options": archive_options}
     attempt = partial(mqstore.open, path, mode, **given)
+    if mode == "share":
+        # The thread of the open waits for an owner.
+        attempt, lock_timeout = partial(attempt, lock_timeout=lock_timeout, own=own), 0
     make = partial(_opened, attempt, progress, lock_timeout, max_appends, max_append_bytes)
     return Making(make, "mqstore.aio.open(...)")
 
@@ -138,7 +142,7 @@ async def _opened(
     max_append_bytes: int,
 ) -> Store:
     most = [_bound("max_appends", max_appends), _bound("max_append_bytes", max_append_bytes)]
-    pauses = lock_pauses(lock_timeout)
+    pauses = lock_pauses(0 if lock_timeout is OF_MODE else lock_timeout)
     ending = Ending()
     pool = _bridge.pool()
     context = contextvars.copy_context()
@@ -212,8 +216,13 @@ class Store:
 
     @property
     def mode(self) -> str:
-        """`"r"`, `"rw"` or `"create"`. Also `"r"` if `recovery="read-only"` found damage."""
+        """`"r"`, `"rw"`, `"create"` or `"share"`. Also `"r"` if `recovery="read-only"` found damage."""
         return self._bridge.store.mode
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process has the store open for writing: with mode `"share"`, whether it is the owner."""
+        return self._bridge.store.is_owner
 
     @property
     def closed(self) -> bool:
@@ -248,8 +257,7 @@ class Store:
 
         See `append` for the thread.
         """
-        link, verb = self._bridge.link, mqstore.Store.append_many
-        return await self._bridge.appended(*self._append_all(link.append_many, verb, *args, **kwargs))
+        return await self._append_all(self._bridge.link.append_many, mqstore.Store.append_many, *args, **kwargs)
 
     @like(mqstore.Store.append_batch)
     async def append_batch(self, /, *args: Any, **kwargs: Any) -> AppendResults:
@@ -257,20 +265,24 @@ class Store:
 
         See `append` for the thread.
         """
-        link, verb = self._bridge.link, mqstore.Store.append_batch
-        return await self._bridge.appended(*self._append_all(link.append_batch, verb, *args, **kwargs))
+        return await self._append_all(self._bridge.link.append_batch, mqstore.Store.append_batch, *args, **kwargs)
 
-    def _append_all(
-        self, call: Callable[..., T], verb: Callable[..., object], /, *args: Any, **kwargs: Any
-    ) -> tuple[int, T]:
-        """Calls a method of the link, named as `verb`. Returns the number of the append, and the result."""
-        self._bridge.check()
-        number = self._bridge.number()
+    async def _append_all(
+        self, call: Callable[..., Any], verb: Callable[..., AppendResults], /, *args: Any, **kwargs: Any
+    ) -> AppendResults:
+        """Appends by a method of the link, or in a thread by `verb` of the blocking store."""
+        bridge = self._bridge
+        bridge.check()
+        number = bridge.number()
         try:
-            return number, call(number, *args, **kwargs)
+            done = call(number, *args, **kwargs)
         except TypeError:
             bound_arguments(verb, args, kwargs)
             raise
+        if done is False:
+            return await bridge.run(partial(verb, bridge.store, *args, **kwargs))
+        results: AppendResults = await bridge.appended(number, done)
+        return results
 
     @like(mqstore.Store.read)
     def read(self, /, *args: Any, **kwargs: Any) -> Messages:

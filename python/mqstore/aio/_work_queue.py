@@ -101,7 +101,7 @@ class WorkQueue(Handle):
         looks for an earlier put and appends.
         """
         seconds = _patience(block, timeout)
-        if kwargs.get("dedup_id") is not None:
+        if kwargs.get("dedup_id") is not None or self._bridge.is_away:
             put = partial(self._own.put_nowait, *args, **kwargs)
             return await self._put_again(lambda _: self._bridge.run(put), mqstore.Full, seconds)
         kwargs.pop("dedup_id", None)
@@ -127,7 +127,11 @@ class WorkQueue(Handle):
         self, /, messages: Iterable[Any], *, block: bool = True, timeout: Duration | None = None, **kwargs: Any
     ) -> list[AppendResult]:
         """Puts messages under one lock, with at most one sync, and returns the results in the same order."""
-        make = partial(_native.LoopPut.many, self._own, list(messages), **kwargs)
+        messages = list(messages)
+        if self._bridge.is_away:
+            put = partial(self._own.put_many, messages, block=False, **kwargs)
+            return await self._put_again(lambda _: self._bridge.run(put), mqstore.Full, _patience(block, timeout))
+        make = partial(_native.LoopPut.many, self._own, messages, **kwargs)
         try:
             done = await self._put_again(partial(self._put, make), QuotaFull, _patience(block, timeout))
         except TypeError:
@@ -241,6 +245,9 @@ class WorkQueue(Handle):
         bridge = self._bridge
         bridge.check()
         await bridge.breathe()
+        if bridge.is_away:
+            await bridge.run(partial(self._own.ack, message, durable=durable))
+            return
         self._own.ack(message)
         if durable:
             await bridge.synced()
@@ -252,6 +259,9 @@ class WorkQueue(Handle):
         bridge.check()
         await bridge.breathe()
         all_of_them = list(messages)
+        if bridge.is_away:
+            await bridge.run(partial(self._own.ack_many, all_of_them, durable=durable))
+            return
         if len(all_of_them) <= _AT_ONCE:
             self._own.ack_many(all_of_them)
         else:
@@ -274,9 +284,13 @@ class WorkQueue(Handle):
     @like(mqstore.WorkQueue.extend)
     async def extend(self, message: LeasedMessage, duration: Duration | None = None) -> None:
         """Sets the end of the lease to `duration` from now."""
-        self._bridge.check()
-        await self._bridge.breathe()
-        self._own.extend(message, duration)
+        bridge = self._bridge
+        bridge.check()
+        await bridge.breathe()
+        if bridge.is_away:
+            await bridge.run(partial(self._own.extend, message, duration))
+        else:
+            self._own.extend(message, duration)
 
     async def task_done(self, message: LeasedMessage | None = None) -> None:
         """Acknowledges `message`, or without one the message that this task has held longest of those from `get`.

@@ -24,7 +24,7 @@ P = ParamSpec("P")
 
 # The panels of the help with their verbs, in order.
 PANELS = {
-    "Read": ("info", "topics", "cat", "tail", "get", "lookup", "last", "jobs", "stats"),
+    "Read": ("info", "topics", "cat", "tail", "get", "lookup", "last", "jobs", "stats", "ps"),
     "Change": ("append", "import", "topic", "group", "dead-letter"),
     "Operate": ("verify", "repair", "rebuild", "compact", "expire", "retention", "reclaim", "snapshot", "bench"),
     "Broker directories": ("config", "copy-topic", "logic-queue"),

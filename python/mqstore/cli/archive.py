@@ -12,10 +12,10 @@ import typer
 
 import mqstore
 from mqstore._archive.place import ArchivePlace
-from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import verb
 from mqstore.cli.errors import error_text
+from mqstore.cli.joining import writing
 from mqstore.cli.options import (
     BrokerConf,
     ListOnly,
@@ -66,7 +66,7 @@ def archive(
     age = age_of("--older-than", older_than)
     wait = lock_wait(lock_timeout)
     if remove:
-        with when_unlocked(wait, lambda: mqstore.open(directory, "rw")) as store:
+        with writing(directory, lock_timeout=wait) as store:
             store.archive.configure(None)
         render.note("the store has no archive now; retention does not wait for one")
         return
@@ -94,7 +94,7 @@ def _opened(directory: str, target: str, *, configure: bool, wait: float) -> mqs
         return store
     store.close()
     try:
-        return when_unlocked(wait, lambda: mqstore.open(directory, "rw"))
+        return writing(directory, lock_timeout=wait)
     except mqstore.StoreLockedError as error:
         if configure:
             raise

@@ -12,6 +12,7 @@ import mqstore
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import verb
+from mqstore.cli.joining import is_shared, writing
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, ReportOnly, Topics, age_of, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
@@ -72,8 +73,12 @@ def compact(
                 raise typer.BadParameter("--restore-from resumes automatically; omit --job-id")
             restore = partial(mqstore.restore_compaction, directory, restore_from, **options)
             return _tell_restored(when_unlocked(wait, restore), form)
-        run = partial(mqstore.compact, directory, output=output, in_place=in_place, job_id=job_id, **options)
-        report = when_unlocked(wait, run)
+        if in_place and job_id is None and is_shared(directory):
+            with writing(directory, lock_timeout=wait) as store:
+                report = store.compact(**options)
+        else:
+            run = partial(mqstore.compact, directory, output=output, in_place=in_place, job_id=job_id, **options)
+            report = when_unlocked(wait, run)
     skipped = [text for text in report.skipped if not text.endswith(": unchanged")]
     if not render.machine(report.to_dict(), form):
         values = {**report.to_dict(), "queues_unchanged": len(report.skipped) - len(skipped)}

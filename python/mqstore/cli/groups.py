@@ -14,6 +14,7 @@ from mqstore._admin.nearest import nearest
 from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
+from mqstore.cli.joining import writing
 from mqstore.cli.options import (
     TIMES,
     Directory,
@@ -80,7 +81,7 @@ def reset(
         return status
     # The plan shows which offsets go back, so no further note is needed.
     logging.getLogger("mqstore").setLevel(logging.ERROR)
-    with mqstore.open(directory, "rw", lock_timeout=wait, archive=False) as store:
+    with writing(directory, lock_timeout=wait, archive=False) as store:
         # The writer before may have appended since the plan.
         plan = _resets(store, group, topic, to, when)
         if plan:

@@ -17,6 +17,7 @@ from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.groups import DEAD_LETTERS, AnyGroup, Group, check_group
 from mqstore.cli.info.waiting import STATES
+from mqstore.cli.joining import writing
 from mqstore.cli.options import (
     BodyForm,
     Directory,
@@ -259,7 +260,7 @@ def _end(
         return USAGE
     properties = chosen[0].properties
     origin = next((properties[name] for name in _ORIGINS if name in properties), chosen[0].topic)
-    with mqstore.open(directory, "rw", lock_timeout=wait) as store, store.work_queue(origin, group) as queue:
+    with writing(directory, lock_timeout=wait) as store, store.work_queue(origin, group) as queue:
         count = ending.call(queue)
     render.result(DeadLettersEnded(group, count, dry_run=False), form)
     return CLEAN

@@ -16,6 +16,7 @@ from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.info.tables import print_topic, topic_object
+from mqstore.cli.joining import writing
 from mqstore.cli.options import (
     Compress,
     CompressOver,
@@ -101,7 +102,7 @@ def append(
     packed: dict[str, Any] = {"compression": compression, "compress_over": compress_over}
     bodies = _bodies(file, body, lines)
     shown = message_form(form)
-    with mqstore.open(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
+    with writing(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         is_new = topic not in store.topics()
         results = _appended(store, topic, bodies, queue, described, due, packed)
         if shown is Format.JSON:
@@ -190,7 +191,7 @@ def create_topic(
     """Creates a topic; a topic that exists gets more queues if it has fewer."""
     named = named_values("--attribute", attributes)
     age = None if expire_after is None else age_of("--expire-after", expire_after)
-    with mqstore.open(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
+    with writing(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         store.create_topic(topic, queues, attributes=named or None, max_messages=max_messages, expire_after=age)
         print_topic(topic_object(store, topic), form)
 
@@ -223,7 +224,7 @@ def alter_topic(
     if all(value is None for value in changes.values()):
         options = "--queues, --read-queues, --write-queues, --perm, --max-messages, --expire-after"
         raise typer.BadParameter(f"give at least one of {options}")
-    with mqstore.open(directory, "rw", lock_timeout=lock_wait(lock_timeout)) as store:
+    with writing(directory, lock_timeout=lock_wait(lock_timeout)) as store:
         store.update_topic(topic, **changes)
         print_topic(topic_object(store, topic), form)
 
@@ -251,7 +252,7 @@ def delete_topic(
     what = f"the topic {topic} with {messages} messages"
     if not render.confirmed(f"Delete {what}?", f"{what} would be deleted; pass --yes, or --dry-run", yes=yes):
         return USAGE
-    with mqstore.open(directory, "rw", lock_timeout=wait) as store:
+    with writing(directory, lock_timeout=wait) as store:
         erased = store.delete_topic(topic, erase=erase)
     for kept in () if erased is None else erased.kept:
         render.note(f"kept: {kept.path}, with {kept.dead_bytes} bytes of the topic: {kept.reason}")

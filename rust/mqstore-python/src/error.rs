@@ -164,6 +164,14 @@ pub(crate) fn broker_to_py(error: BrokerError) -> PyErr {
     }
 }
 
+/// Returns the store's error of a verb that has no others.
+pub(crate) fn of_store(error: BrokerError) -> StoreError {
+    match error {
+        BrokerError::Store(error) => error,
+        other => StoreError::Refused { reason: other.to_string() },
+    }
+}
+
 /// Returns the error for a record at `offset` of the log that does not decode.
 pub(crate) fn bad_record(offset: u64, error: &FormatError) -> PyErr {
     CorruptionError::new_err(("commitlog", offset, error.to_string()))

@@ -53,6 +53,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<testing::TestFaults>()?;
     module.add_function(wrap_pyfunction!(testing::is_reserved, module)?)?;
     module.add_class::<store::folder::RemoteDirectory>()?;
+    store::shared::register(module)?;
     module.add_class::<store::table::TableLoad>()?;
     module.add_class::<store::table::TableRows>()?;
     module.add_function(wrap_pyfunction!(convert::stored_message::restore_message, module)?)?;

@@ -6,8 +6,8 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use mqstore::Store;
@@ -17,6 +17,7 @@ use mqstore::error::StoreError;
 use mqstore::inspect::StoreFiles;
 use mqstore::io::{Clock, FaultVfs, OsVfs, SystemClock};
 use mqstore::store::RecoveryProgress;
+use mqstore_server::share::{SharedStore as Shared, Verbs};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -40,30 +41,81 @@ pub(crate) fn clock() -> &'static SystemClock {
     &CLOCK
 }
 
+/// Where the core store comes from.
+pub(crate) enum Source {
+    /// This process alone has it open.
+    Own {
+        store: Store,
+        /// The same store, whose reads continue in the archive.
+        reads: Store,
+    },
+    /// Several processes share it.
+    Shared(Shared),
+}
+
+impl Source {
+    /// A store that this process alone has open.
+    pub(crate) fn own(store: Store) -> Self {
+        Self::Own { reads: store.continued(), store }
+    }
+
+    fn store(&self) -> &Store {
+        match self {
+            Self::Own { store, .. } => store,
+            Self::Shared(shared) => shared.store(),
+        }
+    }
+
+    fn reads(&self) -> &Store {
+        match self {
+            Self::Own { reads, .. } => reads,
+            Self::Shared(shared) => shared.reads(),
+        }
+    }
+}
+
+/// Opens a shared store again, in a child after a fork.
+pub(crate) type Reopen = Box<dyn Fn() -> PyResult<Shared> + Send + Sync>;
+
+/// The store that a child has opened for itself, and those that its own children have.
+struct ChildSource {
+    forks: u32,
+    source: Source,
+    next: OnceLock<Box<Self>>,
+}
+
 /// A core store and the state that the bindings keep for it.
 pub(crate) struct SharedStore {
-    store: Option<Store>,
-    /// The same store, whose reads continue in the archive.
-    reads: Option<Store>,
+    source: Option<Source>,
+    /// What children open instead of the parent's.
+    child: OnceLock<Box<ChildSource>>,
+    reopen: Option<Reopen>,
     /// The archive of the store, if there is one that can be read.
     archive: Mutex<Option<Arc<ArchiveSource>>>,
     path: String,
     /// The store's file system, if a test injects faults.
     faulty: Option<FaultVfs>,
-    forked: AtomicBool,
+    /// Number of forks between the process that made this and the current one.
+    forks: AtomicU32,
     notes_said: AtomicUsize,
 }
 
 impl SharedStore {
-    /// Wraps a store and adds it to the list that a fork walks through.
-    pub(crate) fn new(store: Store, path: String, faulty: Option<FaultVfs>) -> Arc<Self> {
+    /// Wraps a store and adds it to the list that a fork walks through. `reopen` is only for a shared store.
+    pub(crate) fn new(
+        source: Source,
+        path: String,
+        faulty: Option<FaultVfs>,
+        reopen: Option<Reopen>,
+    ) -> Arc<Self> {
         let shared = Arc::new(Self {
-            reads: Some(store.continued()),
-            store: Some(store),
+            source: Some(source),
+            child: OnceLock::new(),
+            reopen,
             archive: Mutex::default(),
             path,
             faulty,
-            forked: AtomicBool::new(false),
+            forks: AtomicU32::new(0),
             notes_said: AtomicUsize::new(0),
         });
         let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,12 +124,83 @@ impl SharedStore {
         shared
     }
 
-    /// Returns the store, unless this process is a fork of the one that opened it.
-    pub(crate) fn store(&self) -> PyResult<&Store> {
-        match &self.store {
-            Some(store) if !self.is_forked() => Ok(store),
-            _ => Err(ForkedProcessError::new_err((self.path.clone(),))),
+    fn forked_error(&self) -> PyErr {
+        ForkedProcessError::new_err((self.path.clone(),))
+    }
+
+    /// Returns the source of this process. A child of a process that shares the store opens it again, at its first call.
+    fn source(&self) -> PyResult<&Source> {
+        let forks = self.forks.load(Ordering::Relaxed);
+        let source = self.source.as_ref().ok_or_else(|| self.forked_error())?;
+        if forks == 0 {
+            return Ok(source);
         }
+        let reopen = self.reopen.as_ref().ok_or_else(|| self.forked_error())?;
+        let mut slot = &self.child;
+        loop {
+            if let Some(child) = slot.get() {
+                if child.forks == forks {
+                    return Ok(&child.source);
+                }
+                slot = &child.next;
+                continue;
+            }
+            let source = Source::Shared(reopen()?);
+            if let Err(late) = slot.set(Box::new(ChildSource { forks, source, next: OnceLock::new() }))
+                && let Source::Shared(shared) = &late.source
+            {
+                // Another thread was first.
+                let _ = shared.close();
+            }
+        }
+    }
+
+    /// Returns the store, unless this process is a fork of the one that opened it and cannot share it.
+    pub(crate) fn store(&self) -> PyResult<&Store> {
+        self.source().map(Source::store)
+    }
+
+    /// Returns the verbs that only a writer has.
+    pub(crate) fn verbs(&self) -> PyResult<Verbs<'_>> {
+        Ok(match self.source()? {
+            Source::Own { store, .. } => Verbs::Own(store),
+            Source::Shared(shared) => Verbs::Shared(shared),
+        })
+    }
+
+    /// Returns the shared store; `None` if this process alone has it open.
+    pub(crate) fn share(&self) -> PyResult<Option<&Shared>> {
+        Ok(match self.source()? {
+            Source::Own { .. } => None,
+            Source::Shared(shared) => Some(shared),
+        })
+    }
+
+    /// Whether the verbs of a writer go to another process.
+    pub(crate) fn is_away(&self) -> PyResult<bool> {
+        Ok(self.share()?.is_some_and(|shared| !shared.is_here()))
+    }
+
+    /// Closes the store of this process.
+    pub(crate) fn close(&self) -> Result<(), StoreError> {
+        match self.opened() {
+            Some(Source::Own { store, .. }) => store.close(),
+            Some(Source::Shared(shared)) => shared.close(),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns what this process has opened; `None` in a child that has opened nothing.
+    fn opened(&self) -> Option<&Source> {
+        let forks = self.forks.load(Ordering::Relaxed);
+        if forks == 0 {
+            return self.source.as_ref();
+        }
+        let mut child = self.child.get()?;
+        while child.forks != forks {
+            child = child.next.get()?;
+        }
+        Some(&child.source)
     }
 
     /// Like [`Self::store`]. After a failed request to the URL of the store, returns that error: answers could be
@@ -89,8 +212,8 @@ impl SharedStore {
 
     /// Like [`Self::working`], for reads that continue in the archive, if there is one.
     pub(crate) fn reads(&self) -> PyResult<&Store> {
-        let reads = self.working().map(|_| self.reads.as_ref())?;
-        reads.ok_or_else(|| ForkedProcessError::new_err((self.path.clone(),)))
+        self.working()?;
+        self.source().map(Source::reads)
     }
 
     /// Returns the archive in which reads continue.
@@ -115,12 +238,22 @@ impl SharedStore {
 
     /// Returns whether this process is a fork of the one that opened the store.
     pub(crate) fn is_forked(&self) -> bool {
-        self.forked.load(Ordering::Relaxed)
+        self.forks() > 0
     }
 
-    /// Returns whether the store is closed. A forked copy counts as closed, because it has nothing to close.
+    /// Returns the number of forks since the open.
+    fn forks(&self) -> u32 {
+        self.forks.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the store is closed. A forked copy that has opened nothing counts as closed, because it has
+    /// nothing to close.
     pub(crate) fn is_closed(&self) -> bool {
-        self.is_forked() || self.store.as_ref().is_none_or(|store| store.is_closed())
+        match self.opened() {
+            Some(Source::Own { store, .. }) => store.is_closed(),
+            Some(Source::Shared(shared)) => shared.is_closed(),
+            None => true,
+        }
     }
 
     /// Emits each of the store's notes once, as a warning.
@@ -148,12 +281,14 @@ impl SharedStore {
 
 impl Drop for SharedStore {
     fn drop(&mut self) {
+        // A shared store has a thread that holds it.
+        let _ = self.close();
         if self.is_forked() {
             #[expect(
                 clippy::mem_forget,
                 reason = "the child has none of the threads that a drop would join"
             )]
-            std::mem::forget((self.store.take(), self.reads.take()));
+            std::mem::forget((self.source.take(), self.child.take()));
         }
     }
 }
@@ -172,29 +307,36 @@ pub(crate) fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress
 /// A value of the core that is dropped in the process that created it, and leaked in a forked child.
 pub(crate) struct ForkGuarded<T> {
     shared: Arc<SharedStore>,
+    /// The number of forks at its creation.
+    forks: u32,
     value: Option<T>,
 }
 
 impl<T> ForkGuarded<T> {
     /// Wraps a value that belongs to the store of `shared`.
     pub(crate) fn new(shared: Arc<SharedStore>, value: T) -> Self {
-        Self { shared, value: Some(value) }
+        Self { forks: shared.forks(), shared, value: Some(value) }
+    }
+
+    /// Whether this process is a fork of the one that created the value.
+    fn is_forked(&self) -> bool {
+        self.shared.forks() != self.forks
     }
 
     /// Returns the value, unless this process is a fork of the one that created it.
     pub(crate) fn get(&self) -> PyResult<&T> {
-        self.shared.store()?;
-        self.value.as_ref().ok_or_else(|| ForkedProcessError::new_err((self.shared.path.clone(),)))
+        let value = self.value.as_ref().filter(|_| !self.is_forked());
+        value.ok_or_else(|| self.shared.forked_error())
     }
 
     /// Returns the value for a change; `None` in a fork.
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
-        if self.shared.is_forked() { None } else { self.value.as_mut() }
+        if self.is_forked() { None } else { self.value.as_mut() }
     }
 
     /// Takes the value out; `None` in a fork.
     pub(crate) fn take(&mut self) -> Option<T> {
-        if self.shared.is_forked() { None } else { self.value.take() }
+        if self.is_forked() { None } else { self.value.take() }
     }
 
     /// Returns the value for a read, also in a fork.
@@ -205,7 +347,7 @@ impl<T> ForkGuarded<T> {
 
 impl<T> Drop for ForkGuarded<T> {
     fn drop(&mut self) {
-        if self.shared.is_forked() {
+        if self.is_forked() {
             #[expect(
                 clippy::mem_forget,
                 reason = "the child has none of the parent's threads, which a drop may join or which may hold locks"
@@ -221,10 +363,12 @@ impl<T> Drop for ForkGuarded<T> {
 pub(crate) fn after_fork_in_child() {
     let alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
     for shared in alive.iter().filter_map(Weak::upgrade) {
-        shared.forked.store(true, Ordering::Relaxed);
-        if let Some(store) = &shared.store {
-            store.disown_in_child();
+        match shared.opened() {
+            Some(Source::Own { store, .. }) => store.disown_in_child(),
+            Some(Source::Shared(store)) => store.disown_in_child(),
+            None => {}
         }
+        shared.forks.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -270,6 +414,18 @@ pub(crate) fn about_topic<T: Send>(
     })
 }
 
+/// Like [`about_topic`], for a verb of a writer.
+pub(crate) fn about_topic_verb<T: Send>(
+    py: Python<'_>,
+    store: &Store,
+    call: impl FnOnce() -> Result<T, BrokerError> + Send,
+) -> PyResult<T> {
+    match released(py, call)? {
+        Err(BrokerError::Store(error)) => about_topic(py, store, || Err(error)),
+        done => done.map_err(broker_to_py),
+    }
+}
+
 /// Like [`about_topic`], for long calls. `call` gets a function to call between two steps; after Ctrl-C it returns an
 /// error that ends the call.
 pub(crate) fn interruptible<T: Send>(
@@ -309,28 +465,6 @@ pub(crate) fn delivered<T: Send>(
     call: impl FnOnce() -> Result<T, BrokerError> + Send,
 ) -> PyResult<T> {
     released(py, call)?.map_err(broker_to_py)
-}
-
-/// Calls `step` until it returns a value, each time with the longest time it may wait. Returns `None` if `timeout`
-/// passes first.
-pub(crate) fn awaited<T: Send>(
-    py: Python<'_>,
-    timeout: Option<Duration>,
-    step: impl Fn(Duration) -> Result<Option<T>, BrokerError> + Sync,
-) -> PyResult<Option<T>> {
-    let started = clock().monotonic();
-    loop {
-        let waited = clock().monotonic().saturating_sub(started);
-        let left = timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
-        let found = delivered(py, || step(left.min(SLICE)))?;
-        if found.is_some() {
-            return Ok(found);
-        }
-        py.check_signals()?;
-        if left.is_zero() {
-            return Ok(None);
-        }
-    }
 }
 
 /// Runs a call that waits for threads which may need the interpreter, and releases it if this thread has it: a consumer

@@ -14,6 +14,7 @@ from mqstore._admin.tables import size
 from mqstore._store import has_topic_limits
 from mqstore.cli import render
 from mqstore.cli.app import verb
+from mqstore.cli.joining import writing
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, Yes, age_of, lock_wait, options_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
@@ -85,7 +86,7 @@ def expire(
     if status is not None:
         return status
     with render.progress("recovering the store") as bar:
-        opened = mqstore.open(directory, "rw", options=options, progress=bar, lock_timeout=wait)
+        opened = writing(directory, options=options, progress=bar, lock_timeout=wait)
     with opened as store:
         done = store.expire(dry_run=False, compact=compact)
     _tell_kept(done)

@@ -11,6 +11,7 @@ import mqstore
 from mqstore._admin.tables import size
 from mqstore.cli import render
 from mqstore.cli.app import verb
+from mqstore.cli.joining import writing
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, Yes, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
@@ -39,7 +40,7 @@ def reclaim(
     """Rewrites full segments to free the space of hidden messages: of deleted topics and of the retention of topics."""
     wait = lock_wait(lock_timeout)
     with render.progress("recovering the store") as bar:
-        opened = mqstore.open(directory, "rw", progress=bar, lock_timeout=wait)
+        opened = writing(directory, progress=bar, lock_timeout=wait)
     with opened as store:
         plan = store.reclaim(dry_run=True, erase=erase, max_bytes_per_second=max_bytes_per_second)
         what = f"{len(plan.segments)} segments"

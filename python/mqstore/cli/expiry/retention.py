@@ -9,6 +9,7 @@ import typer
 import mqstore
 from mqstore.cli import render
 from mqstore.cli.app import verb
+from mqstore.cli.joining import writing
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait
 from mqstore.cli.render import Format
 
@@ -37,7 +38,7 @@ def retention(
     wait = lock_wait(lock_timeout)
     age = None if keep is None else age_of("--keep", keep)
     if topic is not None and (sets or remove):
-        with mqstore.open(directory, "rw", lock_timeout=wait) as store:
+        with writing(directory, lock_timeout=wait) as store:
             store.set_retention(topic, keep=age, max_bytes=max_bytes, max_messages=max_messages)
             _print(store.retention(), topic, form)
         return

@@ -7,19 +7,22 @@ use std::sync::Arc;
 use mqstore::archive::clean::clean;
 use mqstore::archive::file::FileSizes;
 use mqstore::archive::manifest::ArchivedFile;
-use mqstore::archive::owner::{configure, look};
+use mqstore::archive::owner::{ArchiveRecorder, configure, look};
 use mqstore::archive::place::Place;
 use mqstore::archive::rebuild::rebuild_manifest;
 use mqstore::archive::restore::{Restore, Restored};
 use mqstore::archive::run::{Run, RunReport, RunSettings, RunSizes};
 use mqstore::archive::verify::{VerifyReport, verify};
+use mqstore::error::StoreError;
 use mqstore::inspect::RestoredLog;
 use mqstore::io::{Clock, OsVfs};
 use mqstore::store::ArchiveState;
+use mqstore_server::share::Verbs;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::options;
+use crate::error::of_store;
 use crate::runtime::{clock, detached, files_at, settled};
 use crate::store::NativeStore;
 use crate::store::directory::watched;
@@ -96,13 +99,14 @@ impl ArchiveTarget {
         let core = store.get().core()?;
         let (older_than_ms, topics, level) = settings;
         let recorded = recorded.map(state_of);
+        let recorder = Recorder(store.get().verbs()?);
         let run = Run {
             place: &self.place,
             clock: clock(),
             settings: RunSettings { older_than_ms, topics },
             sizes: sizes_of(&sizes, level),
             recorded: recorded.as_ref(),
-            advances,
+            recorder: advances.then_some(&recorder as &dyn ArchiveRecorder),
         };
         let done = watched(py, progress.as_ref(), |watch| settled(core, run.run(core, watch)));
         shared.say_notes(py)?;
@@ -118,8 +122,8 @@ impl ArchiveTarget {
         settings: &str,
         topics: Option<Vec<String>>,
     ) -> PyResult<u64> {
-        let core = store.get().core()?;
-        detached(store.py(), || configure(core, &self.place, settings, topics.as_deref()))
+        let (core, recorder) = (store.get().core()?, Recorder(store.get().verbs()?));
+        detached(store.py(), || configure(core, &recorder, &self.place, settings, topics.as_deref()))
     }
 
     /// Returns why the archive does not have what a store recorded, or None.
@@ -284,6 +288,19 @@ impl ArchiveRestore {
 #[pyfunction]
 fn create_segment(py: Python<'_>, folder: PathBuf, base_offset: u64, length: u64) -> PyResult<()> {
     detached(py, || RestoredLog::new(Arc::new(OsVfs::new()), &folder).add(base_offset, length))
+}
+
+/// Records the state of the archive at the writer of the store, in this process or another.
+struct Recorder<'a>(Verbs<'a>);
+
+impl ArchiveRecorder for Recorder<'_> {
+    fn set(&self, state: &ArchiveState) -> Result<(), StoreError> {
+        self.0.set_archive(Some(state.clone())).map_err(of_store)
+    }
+
+    fn advance(&self, settings: &str, next: &ArchiveState) -> Result<Option<ArchiveState>, StoreError> {
+        self.0.advance_archive(settings, next).map_err(of_store)
+    }
 }
 
 /// Adds the classes and the functions.

@@ -10,6 +10,7 @@ use mqstore::body_compression::BodyCompression;
 use mqstore::error::StoreError;
 use mqstore::format::SysFlag;
 use mqstore::message::NewMessage;
+use mqstore_server::share::Verbs;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -18,7 +19,7 @@ use pyo3::types::PyCapsule;
 use super::message_columns::{MessageColumns, RowMessage};
 use crate::convert::append_input::rule_for_many;
 use crate::convert::buffer::take_stream;
-use crate::error::{MQStoreError, invalid, to_py};
+use crate::error::{MQStoreError, invalid, of_store, to_py};
 use crate::runtime::{about_topic, interruptible};
 
 /// Maximum messages of one append, and the bytes of their bodies, so that other appends can take turns.
@@ -119,6 +120,7 @@ enum Ended {
 /// Appends the rows of one record batch, or none of them if the store refuses one.
 fn append_batch(
     store: &Store,
+    verbs: Verbs<'_>,
     batch: &RecordBatch,
     (topic, queue_id): (Option<&str>, Option<i32>),
     rule: BodyCompression,
@@ -138,12 +140,15 @@ fn append_batch(
         rest = more;
     }
     let stored: Vec<_> = groups.iter().map(|(some, compressed)| compressed.apply(some)).collect();
-    if let Some(refused) = store.system_appends().refused_append(stored.iter().map(AsRef::as_ref))? {
+    // A client cannot ask the owner about rows before it sends them: the owner checks each group.
+    if store.mode().writes()
+        && let Some(refused) = store.system_appends().refused_append(stored.iter().map(AsRef::as_ref))?
+    {
         return Ok(Some(refused));
     }
     for some in &stored {
         pause()?;
-        store.append_many(some)?;
+        verbs.append_many(some).map_err(of_store)?;
     }
     Ok(None)
 }
@@ -152,6 +157,7 @@ fn append_batch(
 pub(crate) fn append_rows(
     py: Python<'_>,
     store: &Store,
+    verbs: Verbs<'_>,
     rows: &Bound<'_, PyAny>,
     target: (Option<&str>, Option<i32>),
     rule: BodyCompression,
@@ -165,13 +171,13 @@ pub(crate) fn append_rows(
                 Ok(batch) => batch,
                 Err(error) => return Ok(Err(Ended::Stream(appended, error.to_string()))),
             };
-            if let Some(refused) = append_batch(store, &batch, target, rule, appended, pause)? {
+            if let Some(refused) = append_batch(store, verbs, &batch, target, rule, appended, pause)? {
                 return Ok(Err(Ended::Refused(appended, refused)));
             }
             appended += batch.num_rows() as u64;
         }
         if durable {
-            store.flush()?;
+            verbs.flush().map_err(of_store)?;
         }
         Ok(Ok(appended))
     })?;

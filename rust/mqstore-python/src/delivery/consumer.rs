@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mqstore::delivery::{
-    BrokerError, Consumer, ConsumerOptions, Job, JobRequest, JobState, LostMessagePolicy, OffsetHistory,
-    OffsetRanges, Queue, StartOffset, WorkQueueJobs,
+    BrokerError, ConsumerOptions, Job, JobRequest, JobState, LostMessagePolicy, OffsetHistory, OffsetRanges,
+    Queue, StartOffset, WorkQueueJobs,
 };
 use mqstore::options::DamagePolicy;
 use mqstore::store::{GroupOffset, WorkCounts};
+use mqstore_server::share::Consumer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -21,8 +22,9 @@ use crate::convert::filter::message_filter;
 use crate::convert::hooks::counts_row;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
-use crate::error::InvalidOptionError;
-use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, detached, reading};
+use crate::delivery::work_queue::stepped;
+use crate::error::{ConsumerClosedError, InvalidOptionError};
+use crate::runtime::{ForkGuarded, SharedStore, delivered, detached, reading};
 use crate::store::NativeStore;
 
 /// The native part of `mqstore.Consumer`.
@@ -226,7 +228,11 @@ impl NativeConsumer {
             history,
         };
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
-        let consumer = delivered(py, || core.consumer(group, &topics, options))?;
+        let share = shared.share()?;
+        let consumer = delivered(py, || match share {
+            Some(share) => share.consumer(group, &topics, &options),
+            None => core.consumer(group, &topics, options).map(|own| Consumer::Own(Box::new(own))),
+        })?;
         shared.log_notes(py)?;
         let consumer = ForkGuarded::new(Arc::clone(&shared), consumer);
         Ok(Self { consumer, shared, _owner: store.clone().unbind(), on_damage })
@@ -241,7 +247,7 @@ impl NativeConsumer {
     /// The consumer's topics, sorted.
     #[getter]
     fn topics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.consumer()?.topics().collect::<Vec<_>>())
+        PyTuple::new(py, self.consumer()?.topics())
     }
 
     /// Whether the consumer or its store is closed.
@@ -283,12 +289,10 @@ impl NativeConsumer {
         let consumer = self.consumer()?;
         let max_messages = max_messages.map_or(Ok(1000), |most| count("max_messages", most))?;
         let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
-        let found = awaited(py, timeout, |left| {
-            let found = consumer.poll_once(max_messages, left)?;
-            Ok(Some(found).filter(|found| !found.is_empty() || max_messages == 0))
-        });
+        let poll = delivered(py, || consumer.poll(Some(max_messages), timeout))?;
+        let found = stepped(py, poll);
         self.tell_notes(py)?;
-        let messages = found?.unwrap_or_default().into_iter();
+        let messages = found?.into_iter();
         let messages = messages.map(|record| Bound::new(py, StoredMessage::from(record)));
         PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)
     }
@@ -299,13 +303,13 @@ impl NativeConsumer {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredMessage>> {
         let consumer = self.consumer()?;
-        let found = awaited(py, None, |wait| match consumer.next_once(wait) {
-            // A closed consumer ends the iteration.
-            Err(BrokerError::ConsumerClosed { .. }) => Ok(Some(None)),
-            found => Ok(found?.map(Some)),
-        });
+        let found = delivered(py, || consumer.poll(None, None)).and_then(|poll| stepped(py, poll));
         self.tell_notes(py)?;
-        Ok(found?.flatten().map(StoredMessage::from))
+        match found {
+            // A closed consumer ends the iteration.
+            Err(error) if error.is_instance_of::<ConsumerClosedError>(py) => Ok(None),
+            found => Ok(found?.into_iter().next().map(StoredMessage::from)),
+        }
     }
 
     /// Stores for each queue the offset after the last message that this consumer returned.
@@ -323,10 +327,10 @@ impl NativeConsumer {
     #[pyo3(signature = (offsets = None, *, durable = false))]
     fn commit(&self, py: Python<'_>, offsets: Option<&Bound<'_, PyDict>>, durable: bool) -> PyResult<()> {
         match offsets {
-            None => self.call(py, |consumer| consumer.commit(durable)),
+            None => self.call(py, |consumer| consumer.commit(None, durable)),
             Some(offsets) => {
                 let offsets = places(offsets)?;
-                self.call(py, |consumer| consumer.commit_offsets(&offsets, durable))
+                self.call(py, |consumer| consumer.commit(Some(&offsets), durable))
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mqstore::delivery::{Lease, LeasedMessage as Leased};
+use mqstore_server::share::{Lease, LeasedMessage as Leased};
 use pyo3::exceptions::{PyBaseException, PyReferenceError, PyTypeError};
 use pyo3::prelude::*;
 

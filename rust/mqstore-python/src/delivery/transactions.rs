@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore::delivery::{
-    CheckAnswer, CheckOptions, NewHalfMessage, PendingTransaction, Transaction, Transactions,
-};
+use mqstore::delivery::{CheckAnswer, CheckOptions, NewHalfMessage, PendingTransaction, Transactions};
 use mqstore::format::Host;
 use mqstore::format::topic::HALF_TOPIC;
+use mqstore_server::share::{CheckedGroups, Transaction};
+use mqstore_server::wire::response::Pending;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -57,7 +57,12 @@ impl NativeTransaction {
     #[pyo3(signature = (store, group, durable))]
     fn new(store: &Bound<'_, NativeStore>, group: &str, durable: bool) -> PyResult<Self> {
         let (core, shared) = (store.get().core()?, store.get().shared());
-        let begun = delivered(store.py(), || core.transactions()?.begin(group))?;
+        let share = shared.share()?;
+        let begun = delivered(store.py(), || match share {
+            Some(share) => share.begin(group),
+            None => core.transactions()?.begin(group).map(Transaction::Own),
+        })?;
+        let shared = store.get().shared();
         Ok(Self {
             transaction: ForkGuarded::new(shared, begun),
             owner: store.clone().unbind(),
@@ -220,8 +225,30 @@ fn refused(others: &Bound<'_, PyDict>) -> PyErr {
 /// The store's state for the check thread. It does not keep the store alive.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct NativeChecks {
-    transactions: ForkGuarded<Transactions>,
+    checks: ForkGuarded<Checks>,
     shared: Arc<SharedStore>,
+}
+
+/// Where due transactions come from.
+enum Checks {
+    Own(Transactions),
+    /// The owner of a shared store, which is asked from time to time.
+    Shared(CheckedGroups, mqstore::io::sync::Mutex<bool>, mqstore::io::sync::Condvar),
+}
+
+/// Pause between two questions to the owner of a shared store.
+const ASK: Duration = Duration::from_secs(1);
+
+impl Checks {
+    /// Sleeps for at most `longest`; false once checks have ended.
+    fn sleep(&self, longest: Duration) -> bool {
+        let Self::Shared(_, ended, changed) = self else { return true };
+        let mut ended = ended.lock();
+        if !*ended {
+            let _ = changed.wait_for(&mut ended, longest);
+        }
+        !*ended
+    }
 }
 
 #[pymethods]
@@ -229,8 +256,15 @@ impl NativeChecks {
     #[new]
     fn new(store: &Bound<'_, NativeStore>) -> PyResult<Self> {
         let (core, shared) = (store.get().core()?, store.get().shared());
-        let transactions = delivered(store.py(), || core.transactions())?;
-        Ok(Self { transactions: ForkGuarded::new(Arc::clone(&shared), transactions), shared })
+        let checks = match shared.share()? {
+            Some(share) => Checks::Shared(
+                CheckedGroups::new(share),
+                mqstore::io::sync::Mutex::default(),
+                mqstore::io::sync::Condvar::new(),
+            ),
+            None => Checks::Own(delivered(store.py(), || core.transactions())?),
+        };
+        Ok(Self { checks: ForkGuarded::new(Arc::clone(&shared), checks), shared })
     }
 
     /// Registers `group` for checks from now on.
@@ -242,43 +276,67 @@ impl NativeChecks {
         check_interval: &Bound<'_, PyAny>,
         check_max: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let transactions = self.transactions.get()?;
+        let checks = self.checks.get()?;
         let options = CheckOptions {
             after: duration("check_after", check_after)?,
             interval: duration("check_interval", check_interval)?,
             max: count("check_max", check_max)?,
         };
-        delivered(py, || transactions.check_group(group, options))
+        delivered(py, || match checks {
+            Checks::Own(transactions) => transactions.check_group(group, options),
+            Checks::Shared(groups, ..) => groups.set(group, options),
+        })
     }
 
     /// Waits until checks are due, and returns their transactions; None once checks have ended.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<PendingRow>>> {
-        let transactions = self.transactions.get()?;
-        let due = delivered(py, || transactions.wait_due());
-        self.shared.log_notes(py)?;
-        Ok(due?.map(|due| due.into_iter().map(|pending| row(transactions, pending)).collect()))
+        match self.checks.get()? {
+            Checks::Own(transactions) => {
+                let due = delivered(py, || transactions.wait_due());
+                self.shared.log_notes(py)?;
+                Ok(due?.map(|due| due.into_iter().map(|pending| row(transactions, pending)).collect()))
+            }
+            checks @ Checks::Shared(groups, ..) => {
+                if !py.detach(|| checks.sleep(ASK)) {
+                    return Ok(None);
+                }
+                let due = delivered(py, || groups.due())?;
+                Ok(Some(due.into_iter().map(shared_row).collect()))
+            }
+        }
     }
 
     /// Applies the answer of a check function.
     fn answer(&self, py: Python<'_>, id: &str, commit: bool) -> PyResult<()> {
-        let transactions = self.transactions.get()?;
+        let checks = self.checks.get()?;
         let answer = if commit { CheckAnswer::Commit } else { CheckAnswer::Rollback };
-        delivered(py, || transactions.answer(id, answer))
+        delivered(py, || match checks {
+            Checks::Own(transactions) => transactions.answer(id, answer),
+            Checks::Shared(groups, ..) => groups.answer(id, answer),
+        })
     }
 
     /// Pauses after an error of `next`.
     fn rest(&self, py: Python<'_>) -> PyResult<()> {
-        let transactions = self.transactions.get()?;
+        let checks = self.checks.get()?;
         delivered(py, || {
-            transactions.wait_after_error(AGAIN);
+            match checks {
+                Checks::Own(transactions) => transactions.wait_after_error(AGAIN),
+                checks @ Checks::Shared(..) => drop(checks.sleep(AGAIN)),
+            }
             Ok(())
         })
     }
 
     /// Makes `next` return None, now and later.
     fn end(&self) {
-        if let Ok(transactions) = self.transactions.get() {
-            transactions.end_checks();
+        match self.checks.get() {
+            Ok(Checks::Own(transactions)) => transactions.end_checks(),
+            Ok(Checks::Shared(_, ended, changed)) => {
+                *ended.lock() = true;
+                changed.notify_all();
+            }
+            Err(_) => {}
         }
     }
 
@@ -304,10 +362,21 @@ fn row(transactions: &Transactions, pending: PendingTransaction) -> PendingRow {
     )
 }
 
+fn shared_row(pending: Pending) -> PendingRow {
+    let (id, group, topics) = pending.names;
+    let (messages, begun, checks, next_check) = pending.numbers;
+    (id, group, topics, messages as usize, begun, checks, next_check, pending.open, pending.half_offsets)
+}
+
 /// Returns the pending transactions, oldest first; `Store.pending_transactions`.
 #[pyfunction]
 pub(crate) fn pending_transactions(store: &Bound<'_, NativeStore>) -> PyResult<Vec<PendingRow>> {
     let (py, core) = (store.py(), store.get().core()?);
+    if store.get().shared().share()?.is_some() {
+        let verbs = store.get().verbs()?;
+        let pending = delivered(py, || verbs.pending_transactions())?;
+        return Ok(pending.into_iter().map(shared_row).collect());
+    }
     let rows = delivered(py, || {
         // A reader gets an error here.
         core.meta()?;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore::body_compression::BodyCompression;
-use mqstore::delivery::{BrokerError, LeasedMessage as Leased, NewWork, WorkQueue, WorkQueueOptions};
+use mqstore::delivery::{NewWork, WorkQueueOptions};
 use mqstore::format::Host;
-use mqstore::io::Clock as _;
 use mqstore::message::Appended;
 use mqstore::options::DamagePolicy;
+use mqstore_server::share::{LeasedMessage as Leased, Waiting, WorkQueue};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDelta, PyFloat, PyInt, PyList, PyString};
@@ -23,8 +23,8 @@ use crate::convert::hooks::counts_row;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::leased_message::{HandleRules, LeasedMessage};
-use crate::error::broker_to_py;
-use crate::runtime::{ForkGuarded, SharedStore, awaited, clock, delivered};
+use crate::error::{MQStoreError, broker_to_py};
+use crate::runtime::{ForkGuarded, SLICE, SharedStore, delivered};
 use crate::store::NativeStore;
 
 /// Dead letters that are redriven between two checks for Ctrl-C.
@@ -103,26 +103,18 @@ impl NativeWorkQueue {
         self.topic.bind(py)
     }
 
+    /// Puts messages; with `new_only`, one whose unique id is new.
     fn put_work<'py>(
         &self,
         py: Python<'py>,
         work: &[NewWork<'_>],
+        new_only: bool,
         timeout: Option<Duration>,
     ) -> PyResult<Vec<Bound<'py, AppendResult>>> {
         let queue = self.queue()?;
-        self.put_by(py, timeout, |wait| queue.put_once(work, wait))
-    }
-
-    /// Puts messages by `put`, which waits for space for at most the given time.
-    fn put_by<'py>(
-        &self,
-        py: Python<'py>,
-        timeout: Option<Duration>,
-        put: impl Fn(Duration) -> Result<Option<Vec<Appended>>, BrokerError> + Send + Sync,
-    ) -> PyResult<Vec<Bound<'py, AppendResult>>> {
+        let put = delivered(py, || queue.put(work, new_only, timeout))?;
         // The last try, which does not wait, is an error if there is no space.
-        let appended = awaited(py, timeout, put)?;
-        self.appended(py, appended.unwrap_or_default())
+        self.appended(py, stepped(py, put)?)
     }
 
     fn got<'py>(
@@ -132,17 +124,20 @@ impl NativeWorkQueue {
         timeout: Option<Duration>,
     ) -> PyResult<Vec<Bound<'py, LeasedMessage>>> {
         let queue = self.queue()?;
-        let deadline = timeout.map(|timeout| clock().monotonic().saturating_add(timeout));
-        loop {
-            let left = deadline.map(|deadline| deadline.saturating_sub(clock().monotonic()));
-            let found = awaited(py, left, |wait| queue.get_once(count, wait));
-            self.tell_notes(py)?;
-            let found = found?;
-            if found.as_ref().is_none_or(|found| !found.is_empty() || count == 0) {
-                return self.leased(py, found.unwrap_or_default());
-            }
-            py.check_signals()?;
+        let get = delivered(py, || queue.get(count, timeout))?;
+        let found = stepped(py, get);
+        self.tell_notes(py)?;
+        self.leased(py, found?)
+    }
+}
+
+/// Waits for a verb in slices, so that Ctrl-C ends it.
+pub(crate) fn stepped<T: Send>(py: Python<'_>, mut waiting: Waiting<'_, T>) -> PyResult<T> {
+    loop {
+        if let Some(value) = delivered(py, || waiting.step(SLICE))? {
+            return Ok(value);
         }
+        py.check_signals()?;
     }
 }
 
@@ -216,12 +211,17 @@ impl NativeWorkQueue {
             on_damage,
             ..WorkQueueOptions::default()
         };
+        let share = shared.share()?;
         let queue = delivered(py, || {
+            if let Some(share) = share {
+                return share.work_queue(name, group, options);
+            }
             let broker = core.broker()?;
-            match group {
+            let queue = match group {
                 Some(group) => broker.work_queue(name, group, options),
                 None => broker.work_queue(name, &broker.default_group(name)?, options),
-            }
+            };
+            queue.map(WorkQueue::Own)
         })?;
         shared.log_notes(py)?;
         Ok(Self {
@@ -335,13 +335,9 @@ impl NativeWorkQueue {
         let message = part.message(self.name(py).to_str()?, None, durable);
         let work = work(&message, delay, deliver_at_ms);
         let patience = patience(block, timeout)?;
-        let put = if dedup_id.is_some() {
-            let queue = self.queue()?;
-            self.put_by(py, patience, |wait| queue.put_new_once(&work, wait))?.pop()
-        } else {
-            self.put_work(py, &[work], patience)?.pop()
-        };
-        put.map_or_else(|| Err(broker_to_py(self.queue()?.full())), Ok)
+        let put = self.put_work(py, &[work], dedup_id.is_some(), patience)?.pop();
+        let none = || MQStoreError::new_err(("the put returned no result",));
+        put.ok_or_else(none)
     }
 
     /// Appends several messages under one lock and with one sync; returns the results in the order given.
@@ -387,7 +383,7 @@ impl NativeWorkQueue {
         let messages = batch.messages(self.name(py).to_str()?, None, durable);
         let stored = compressed.apply(&messages);
         let work: Vec<_> = stored.iter().map(|message| work(message, delay, deliver_at_ms)).collect();
-        PyList::new(py, self.put_work(py, &work, patience(block, timeout)?)?)
+        PyList::new(py, self.put_work(py, &work, false, patience(block, timeout)?)?)
     }
 
     /// Gets a message and leases it for `visibility_timeout`. Redeliveries and new messages take turns.
@@ -530,9 +526,11 @@ impl NativeWorkQueue {
     #[pyo3(signature = (timeout = None))]
     fn join(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let queue = self.queue()?;
-        let done = awaited(py, patience(None, timeout)?, |wait| Ok(queue.join_once(wait)?.then_some(())))?;
+        let patience = patience(None, timeout)?;
+        let join = delivered(py, || queue.join(patience))?;
+        let is_done = stepped(py, join)?;
         self.shared.log_notes(py)?;
-        Ok(done.is_some())
+        Ok(is_done)
     }
 
     /// Returns the number of messages without a lease, including those that are not due yet.
@@ -637,10 +635,7 @@ impl NativeWorkQueue {
     #[pyo3(signature = (immediate = false))]
     fn shutdown(&self, py: Python<'_>, immediate: bool) -> PyResult<()> {
         let queue = self.queue()?;
-        delivered(py, || {
-            queue.shutdown(immediate);
-            Ok(())
-        })
+        delivered(py, || queue.shutdown(immediate))
     }
 
     /// Appends dead letters of the group to their original topics, oldest first.

@@ -110,7 +110,10 @@ impl LoopWorkQueue {
         let work: Vec<_> = own.iter().map(|message| put.work(message)).collect();
         // The thread that appends compresses large bodies.
         let at_once = put.compression.is_none() && link.may_append();
-        let look = delivered(py, || queue.try_put(&work, at_once, patience, call))?;
+        let Some(look) = delivered(py, || queue.try_put(&work, at_once, patience, call))? else {
+            // A thread puts them at the owner.
+            return Ok(PyBool::new(py, true).to_owned().into_any());
+        };
         drop(work);
         answer(py, link, look, |done| match done {
             TryPut::Done(appended) => Ok(PyList::new(py, native.appended(py, appended)?)?.into_any()),
@@ -157,7 +160,7 @@ impl LoopWorkQueue {
         let native = self.queue.get();
         let lease = message.get().lease()?;
         native.queue()?;
-        if lease.is_last() {
+        if lease.is_last() || lease.is_away() {
             return Ok(false);
         }
         native.rules().nack(py, lease, delay, reason)?;
@@ -301,10 +304,7 @@ impl LoopConsumer {
         let most = most.map(|most| arguments::count("max_messages", most)).transpose()?;
         let native = self.consumer.get();
         let (consumer, call) = (native.consumer()?, call(self.link.get(), number));
-        let look = delivered(py, || match most {
-            Some(most) => consumer.try_poll(most, patience, call),
-            None => consumer.try_next(patience, call),
-        });
+        let look = delivered(py, || consumer.try_poll(most, patience, call));
         native.tell_notes(py)?;
         answer(py, self.link.get(), look?, |found| {
             let messages = found.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
@@ -348,7 +348,12 @@ impl LoopConsumer {
 /// Returns whether the caller still holds the lease of a message.
 #[pyfunction]
 fn is_held(message: &Bound<'_, LeasedMessage>) -> PyResult<bool> {
-    Ok(message.get().lease()?.is_held())
+    let lease = message.get().lease()?;
+    // The loop must not wait for another process.
+    if lease.is_away() {
+        return Ok(!lease.is_settled());
+    }
+    delivered(message.py(), || lease.is_held())
 }
 
 /// Returns once every change of the groups made so far is on the disk.

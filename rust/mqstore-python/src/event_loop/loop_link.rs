@@ -116,7 +116,7 @@ impl LoopLink {
     }
 
     /// Appends the messages that `convert` makes of the arguments if that does not block; otherwise queues the append
-    /// and returns None.
+    /// and returns None. Returns False if a thread must append them.
     fn append_all<'py, B: MessageBatch>(
         &self,
         number: u64,
@@ -127,6 +127,9 @@ impl LoopLink {
         (compression, compress_over): CompressionArguments<'_, 'py>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, store) = (topic.py(), self.shared.store()?);
+        if self.shared.is_away()? {
+            return Ok(Some(PyBool::new(py, false).to_owned().into_any()));
+        }
         let topic = text("topic", topic)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let batch = convert()?;
@@ -250,8 +253,8 @@ impl LoopLink {
 
     /// Appends like `Store.append` if that does not block; otherwise queues the append and returns None.
     ///
-    /// The result of a queued append arrives under `number`. Numbers ascend. Returns False for a delayed message and
-    /// for one with light queues: a thread must append it.
+    /// The result of a queued append arrives under `number`. Numbers ascend. Returns False for a delayed message, for
+    /// one with light queues, and in a process that is not the owner of a shared store: a thread must append it.
     #[pyo3(
         signature = (number, topic, body = None, *, json = None, keys = None, tags = None, properties = None, queue_id = None, flag = None,
                      born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None,
@@ -280,7 +283,7 @@ impl LoopLink {
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let is_delayed = delay.or(deliver_at).or(delay_level).is_some();
-        if is_delayed || light_queues.map_or(Ok(false), PyAnyMethods::is_truthy)? {
+        if is_delayed || light_queues.map_or(Ok(false), PyAnyMethods::is_truthy)? || self.shared.is_away()? {
             return Ok(Some(PyBool::new(topic.py(), false).to_owned().into_any()));
         }
         let (py, store) = (topic.py(), self.shared.store()?);

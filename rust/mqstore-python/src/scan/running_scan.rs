@@ -8,7 +8,7 @@ use mqstore::read::{MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanRequest, 
 use pyo3::prelude::*;
 
 use crate::runtime::{
-    ForkGuarded, SLICE, SharedStore, about_topic, detached, reading, settled, without_interpreter,
+    ForkGuarded, SLICE, SharedStore, Source, about_topic, detached, reading, settled, without_interpreter,
 };
 use crate::store::NativeStore;
 use crate::store::folder::StoreFolder;
@@ -79,7 +79,7 @@ impl<S: ScanSink> ScanHandle<S> {
             let folder = StoreFolder::of(source)?;
             let text = folder.path().to_string_lossy().into_owned();
             let store = detached(py, || folder.read_log(Ok))?;
-            SharedStore::new(store, text, None)
+            SharedStore::new(Source::own(store), text, None, None)
         };
         let store = shared.reads()?;
         let scan = about_topic(py, store, || store.scan(request, make))?;

@@ -4,7 +4,7 @@ use mqstore::store::ArchiveState;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::detached;
+use crate::runtime::{delivered, detached};
 use crate::store::NativeStore;
 
 /// Returns bytes of the log, whatever they contain; all of them must be in one segment.
@@ -33,9 +33,9 @@ fn archive_state(store: &Bound<'_, NativeStore>) -> PyResult<Option<(u64, String
 /// Sets the archive of the store, durably; None removes it.
 #[pyfunction]
 fn set_archive(store: &Bound<'_, NativeStore>, archive: Option<(u64, String)>) -> PyResult<()> {
-    let core = store.get().core()?;
+    let verbs = store.get().verbs()?;
     let archive = archive.map(|(archived_to, settings)| ArchiveState { archived_to, settings });
-    detached(store.py(), || core.archive().set(archive.as_ref()))
+    delivered(store.py(), || verbs.set_archive(archive))
 }
 
 /// Returns the first offset of a queue that its topic's deletion or retention does not hide; 0 if all count.

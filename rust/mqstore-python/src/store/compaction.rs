@@ -17,7 +17,8 @@ use mqstore::error::StoreError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::{SLICE, SharedStore, detached, files_at};
+use crate::error::RefusedError;
+use crate::runtime::{SLICE, SharedStore, delivered, detached, files_at};
 use crate::store::NativeStore;
 
 /// Topics, options, threads, bytes per second: see `compaction_run`.
@@ -204,6 +205,14 @@ pub(crate) fn compact_store(
 ) -> PyResult<String> {
     let (topics, options, threads, bytes_per_second, source) = request;
     let source = source.map(|source| source.get().shared());
+    if shared.is_away()? {
+        if source.is_some() {
+            let reason = "restore the compaction files in the process that owns the store (Store.is_owner)";
+            return Err(RefusedError::new_err((reason,)));
+        }
+        let verbs = shared.verbs()?;
+        return delivered(py, || verbs.compact(topics, &options, threads, bytes_per_second));
+    }
     let options = detached(py, || CompactionOptions::from_json(&options))?;
     let path = PathBuf::from(shared.path());
     let work = move |control: &Arc<JobControl>| {

@@ -1,10 +1,11 @@
 //! Delayed messages: the time arguments of `append`, and the functions that change waiting messages.
 
 use mqstore::Store;
-use mqstore::delivery::{Accepted, DelayCounts, Due, JobRequest};
+use mqstore::delivery::{DelayCounts, Due, JobRequest};
 use mqstore::io::Clock;
 use mqstore::message::NewMessage;
 use mqstore::options::OpenMode;
+use mqstore_server::share::Later;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -26,6 +27,12 @@ pub(crate) struct DeliveryTime<'a, 'py> {
 }
 
 impl DeliveryTime<'_, '_> {
+    /// Whether one of them is given.
+    #[inline]
+    pub(crate) fn is_given(&self) -> bool {
+        self.delay.is_some() || self.deliver_at.is_some() || self.level.is_some()
+    }
+
     /// Returns the time at which a message is due; `None` for immediate delivery.
     pub(crate) fn due(&self, clock: &dyn Clock) -> PyResult<Option<Due>> {
         match (self.delay, self.deliver_at, self.level) {
@@ -53,17 +60,16 @@ pub(crate) fn append(
     message: NewMessage<'_>,
     due: Due,
 ) -> PyResult<AppendResult> {
-    let (py, core) = (topic.py(), store.core()?);
-    let mut accepted = delivered(py, || core.append_later(&[(message, due)]))?;
-    let accepted = accepted.pop().ok_or_else(|| PyTypeError::new_err("the append returned no result"))?;
+    let (py, verbs) = (topic.py(), store.verbs()?);
+    let accepted = delivered(py, || verbs.append_later(&message, due))?;
     Ok(result(topic, store, accepted))
 }
 
-fn result(topic: &Bound<'_, PyString>, store: &NativeStore, accepted: Accepted) -> AppendResult {
-    let Accepted { appended, waits_in } = accepted;
+fn result(topic: &Bound<'_, PyString>, store: &NativeStore, accepted: Later) -> AppendResult {
+    let (appended, waits_in) = accepted;
     match waits_in {
         Some(waits_in) => {
-            AppendResult::from_core(&PyString::intern(topic.py(), waits_in), store.host(), appended)
+            AppendResult::from_core(&PyString::intern(topic.py(), &waits_in), store.host(), appended)
         }
         None => AppendResult::from_core(topic, store.host(), appended),
     }
@@ -81,8 +87,8 @@ pub(crate) fn begin(py: Python<'_>, store: &Store) -> PyResult<()> {
 /// Cancels a delayed message; `Store.cancel`.
 #[pyfunction]
 pub(crate) fn cancel_delayed(store: &Bound<'_, NativeStore>, id: &str) -> PyResult<bool> {
-    let core = store.get().core()?;
-    delivered(store.py(), || core.broker()?.cancel(id))
+    let verbs = store.get().verbs()?;
+    delivered(store.py(), || verbs.cancel_delayed(id))
 }
 
 /// Moves a delayed message to another time; `Store.reschedule`.
@@ -99,13 +105,14 @@ pub(crate) fn reschedule_delayed(
     let Some(Due::At(due_ms)) = when.due(&**core.clock())? else {
         return Err(PyTypeError::new_err("give delay or deliver_at"));
     };
-    let moved = delivered(py, || core.broker()?.reschedule(id, due_ms))?;
+    let verbs = store.get().verbs()?;
+    let moved = delivered(py, || verbs.reschedule(id, due_ms))?;
     // A message that is due is already in its own topic.
     let Some(accepted) = moved else { return Ok(None) };
-    let topic = if let Some(topic) = accepted.waits_in {
-        topic.to_owned()
+    let topic = if let Some(topic) = &accepted.1 {
+        topic.clone()
     } else {
-        let offset = accepted.appended.commit_log_offset;
+        let offset = accepted.0.commit_log_offset;
         let record = detached(py, || core.log().get_at(offset))?;
         record.view().map_or_else(|_| String::new(), |view| view.topic.to_owned())
     };
@@ -116,10 +123,11 @@ pub(crate) fn reschedule_delayed(
 #[pyfunction]
 pub(crate) fn delay_counts<'py>(store: &Bound<'py, NativeStore>) -> PyResult<Bound<'py, PyDict>> {
     let (py, core) = (store.py(), store.get().core()?);
-    let counts = if core.mode() == OpenMode::Read {
+    let counts = if store.get().shared().share()?.is_none() && core.mode() == OpenMode::Read {
         detached(py, || DelayCounts::of_reader(core))?
     } else {
-        let counts = delivered(py, || core.broker()?.delay_counts())?;
+        let verbs = store.get().verbs()?;
+        let counts = delivered(py, || verbs.delay_counts())?;
         log_notes(py, core.user_notes())?;
         counts
     };

@@ -11,6 +11,7 @@ pub(crate) mod pending;
 pub(crate) mod pop;
 pub(crate) mod retention;
 pub(crate) mod settings;
+pub(crate) mod shared;
 pub(crate) mod table;
 pub(crate) mod topics;
 pub(crate) mod verify;

@@ -7,7 +7,8 @@ use mqstore::compaction::JobControl;
 use mqstore::store::{ReclaimReport, ReclaimRequest, TopicRetention};
 use pyo3::prelude::*;
 
-use crate::runtime::{about_topic, detached, interruptible, reading};
+use crate::runtime::{about_topic_verb, delivered, detached, interruptible, reading};
+
 use crate::store::NativeStore;
 use crate::store::compaction::{drive, open};
 use crate::store::folder::StoreFolder;
@@ -50,8 +51,8 @@ fn set_retention(
         max_bytes: given("max_bytes", max_bytes)?,
         max_messages: given("max_messages", max_messages)?,
     };
-    let core = store.get().core()?;
-    about_topic(store.py(), core, || core.retention().set(topic, limits))
+    let (core, verbs) = (store.get().core()?, store.get().verbs()?);
+    about_topic_verb(store.py(), core, || verbs.set_retention(topic, limits))
 }
 
 /// Returns the topics with a retention, and their limits, of an open store or of the directory with this path.
@@ -91,6 +92,11 @@ fn reclaim(
 ) -> PyResult<ReclaimRow> {
     let shared = store.get().shared();
     let path = PathBuf::from(shared.path());
+    if shared.is_away()? {
+        let (verbs, erase) = (shared.verbs()?, erase.into_iter().collect());
+        let report = delivered(store.py(), || verbs.reclaim(dry_run, erase, bytes_per_second))?;
+        return Ok(reclaim_row(report));
+    }
     let request = ReclaimRequest { dry_run, erase: erase.into_iter().collect() };
     let work = move |control: &Arc<JobControl>| open(&shared)?.reclaim(&request, control).map(reclaim_row);
     drive(store.py(), &path, JobControl::with_bytes_per_second(bytes_per_second), None, work)

@@ -10,7 +10,7 @@ use mqstore::store::{GroupOffsets, StoreSettings};
 use pyo3::prelude::*;
 
 use crate::error::to_py;
-use crate::runtime::detached;
+use crate::runtime::{delivered, detached};
 use crate::store::NativeStore;
 use crate::store::folder::StoreFolder;
 
@@ -107,27 +107,17 @@ fn check_settings(topics: Texts, groups: Texts) -> PyResult<()> {
 /// `adopt_settings`.
 #[pyfunction]
 fn make_topics(store: &Bound<'_, NativeStore>, topics: Texts) -> PyResult<Vec<String>> {
-    let core = store.get().core()?;
-    detached(store.py(), || {
-        let mut made = Vec::new();
-        for topic in parsed(&topics, &Texts::new())?.topics {
-            if core.settings().make_topic_of(&topic)? {
-                made.push(topic.name);
-            }
-        }
-        Ok::<_, StoreError>(made)
-    })
+    let verbs = store.get().verbs()?;
+    parsed(&topics, &Texts::new()).map_err(to_py)?;
+    delivered(store.py(), || verbs.make_topics(topics.into_iter().collect()))
 }
 
 /// Gives the topics all their settings, and creates the groups that the store does not have.
 #[pyfunction]
 fn adopt_settings(store: &Bound<'_, NativeStore>, topics: Texts, groups: Texts) -> PyResult<()> {
-    let core = store.get().core()?;
-    detached(store.py(), || {
-        let settings = parsed(&topics, &groups)?;
-        settings.topics.iter().try_for_each(|topic| core.settings().adopt_topic(topic))?;
-        core.settings().adopt_groups(&settings.groups)
-    })
+    let verbs = store.get().verbs()?;
+    parsed(&topics, &groups).map_err(to_py)?;
+    delivered(store.py(), || verbs.adopt_settings(topics.into_iter().collect(), groups.into_iter().collect()))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

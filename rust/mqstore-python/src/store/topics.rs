@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 
 use crate::convert::arguments::{count, duration};
 use crate::error::InvalidOptionError;
-use crate::runtime::{about_topic, detached, reading};
+use crate::runtime::{about_topic_verb, delivered, reading};
 use crate::store::NativeStore;
 
 pub(crate) fn given<T: TryFrom<i64>>(
@@ -35,8 +35,8 @@ pub(crate) fn update_topic(
         max_messages: given("max_messages", max_messages)?,
         expire_after_ms: expire_after.map(|after| milliseconds("expire_after", after)).transpose()?,
     };
-    let core = store.get().core()?;
-    about_topic(store.py(), core, || core.change_topic(topic, change))
+    let (core, verbs) = (store.get().core()?, store.get().verbs()?);
+    about_topic_verb(store.py(), core, || verbs.change_topic(topic, change))
 }
 
 /// Converts the duration of the option `name` to milliseconds.
@@ -100,8 +100,8 @@ pub(crate) fn quotas(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u6
 /// Deletes a topic; `Store.delete_topic`.
 #[pyfunction]
 pub(crate) fn delete_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
-    let core = store.get().core()?;
-    about_topic(store.py(), core, || core.remove_topic(topic))
+    let (core, verbs) = (store.get().core()?, store.get().verbs()?);
+    about_topic_verb(store.py(), core, || verbs.remove_topic(topic))
 }
 
 /// Returns the namespaces, with the numbers of their topics and groups; `Store.namespaces`.
@@ -115,8 +115,8 @@ pub(crate) fn namespaces(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String
 /// Deletes the topics and groups of a namespace, and returns their numbers; `Store.delete_namespace`.
 #[pyfunction]
 pub(crate) fn delete_namespace(store: &Bound<'_, NativeStore>, namespace: &str) -> PyResult<(u64, u64)> {
-    let core = store.get().core()?;
-    let removed = detached(store.py(), || core.namespaces().remove(namespace))?;
+    let verbs = store.get().verbs()?;
+    let removed = delivered(store.py(), || verbs.remove_namespace(namespace))?;
     Ok((removed.topics, removed.groups))
 }
 

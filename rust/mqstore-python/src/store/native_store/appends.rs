@@ -1,6 +1,5 @@
 //! Appends of one message, which can also go to light queues or wait for its delivery, and of many messages.
 
-use mqstore::Store;
 use mqstore::message::NewMessage;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -11,7 +10,7 @@ use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{text, text_list};
 use crate::error::invalid;
-use crate::runtime::detached;
+use crate::runtime::delivered;
 use crate::store::delay;
 use crate::store::delay::DeliveryTime;
 
@@ -20,29 +19,30 @@ impl NativeStore {
     #[inline]
     pub(super) fn append_message(
         &self,
-        store: &Store,
         topic: &Bound<'_, PyString>,
         message: NewMessage<'_>,
         when: &DeliveryTime<'_, '_>,
         light_queues: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<AppendResult> {
-        let py = topic.py();
+        let (py, verbs) = (topic.py(), self.verbs()?);
         let light_queues =
             light_queues.map(|names| text_list("light_queues", names)).transpose()?.unwrap_or_default();
         if !light_queues.is_empty() {
-            if when.due(&**store.clock())?.is_some() {
+            if when.is_given() {
                 return Err(invalid(
                     "light_queues cannot be combined with delay, deliver_at and delay_level",
                 ));
             }
             let names: Vec<&str> = light_queues.iter().map(String::as_str).collect();
-            let appended = detached(py, || store.append_to_light_queues(&message, &names))?;
+            let appended = delivered(py, || verbs.append_to_light_queues(&message, &names))?;
             return Ok(AppendResult::from_core(topic, self.host, appended));
         }
-        if let Some(due) = when.due(&**store.clock())? {
+        if when.is_given()
+            && let Some(due) = when.due(&**self.core()?.clock())?
+        {
             return delay::append(topic, self, message, due);
         }
-        let appended = detached(py, || store.append(&message))?;
+        let appended = delivered(py, || verbs.append(&message))?;
         Ok(AppendResult::from_core(topic, self.host, appended))
     }
 
@@ -64,7 +64,8 @@ impl NativeStore {
         let compressed = compress_all(py, &batch, &rule)?;
         let messages = batch.messages(name, queue_id, durable);
         let stored = compressed.apply(&messages);
-        let appended = detached(py, || store.append_many(&stored))?;
+        let verbs = self.verbs()?;
+        let appended = delivered(py, || verbs.append_many(&stored))?;
         AppendResults::of(&topic, self.host, appended)
     }
 }

@@ -30,7 +30,7 @@ use crate::convert::hooks::report_dict;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::error::StoreClosedError;
-use crate::runtime::{about_topic, detached, interruptible, reading};
+use crate::runtime::{about_topic, delivered, detached, interruptible, reading};
 use crate::store::compaction::{StoreRequest, compact_store};
 use crate::store::delay::DeliveryTime;
 use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
@@ -72,7 +72,7 @@ impl NativeStore {
         self.place.as_ref().map_or_else(|| self.path.clone_ref(py).into_any(), |place| place.clone_ref(py))
     }
 
-    /// `"r"`, `"rw"` or `"create"`; also `"r"` if `recovery="read-only"` found damage.
+    /// `"r"`, `"rw"`, `"create"` or `"share"`; also `"r"` if `recovery="read-only"` found damage.
     #[getter]
     fn mode(&self) -> &'static str {
         self.mode
@@ -82,6 +82,21 @@ impl NativeStore {
     #[getter]
     fn closed(&self) -> bool {
         self.shared.is_closed()
+    }
+
+    /// Whether this process has the store open for writing: with mode `"share"`, whether it is the owner.
+    #[getter]
+    fn is_owner(&self) -> PyResult<bool> {
+        Ok(match self.shared.share()? {
+            Some(shared) => shared.is_owner(),
+            None => self.core()?.mode().writes(),
+        })
+    }
+
+    /// The options of a shared store as JSON; None if this process alone has it open.
+    #[getter]
+    fn _shared_options(&self) -> PyResult<Option<String>> {
+        Ok(self.shared.share()?.map(mqstore_server::share::SharedStore::options))
     }
 
     #[getter]
@@ -111,10 +126,10 @@ impl NativeStore {
         max_messages: Option<&Bound<'_, PyAny>>,
         expire_after: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let store = self.core()?;
+        let verbs = self.verbs()?;
         let queues = queues.map_or(Ok(self.default_queues), |queues| count("queues", queues))?;
         let attributes = crate::store::topics::attributes(attributes, max_messages, expire_after)?;
-        detached(py, || store.create_topic(topic, queues, &attributes))
+        delivered(py, || verbs.create_topic(topic, queues, attributes))
     }
 
     /// Appends one message and returns its position.
@@ -180,7 +195,6 @@ impl NativeStore {
         compression: Option<&Bound<'_, PyAny>>,
         compress_over: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<AppendResult> {
-        let store = self.core()?;
         let topic = text("topic", topic)?;
         let mut part = MessageParts::of(
             body_or_json(topic.py(), body, json)?,
@@ -194,7 +208,7 @@ impl NativeStore {
         part.compress(&self.compression(compression, compress_over)?)?;
         let message = part.message(topic.to_str()?, queue_id, durable);
         let when = DeliveryTime { delay, deliver_at, level: delay_level };
-        self.append_message(store, &topic, message, &when, light_queues)
+        self.append_message(&topic, message, &when, light_queues)
     }
 
     /// Appends messages under one lock, with one sync if a sync is due; returns the results in the order given.
@@ -315,24 +329,21 @@ impl NativeStore {
         let topic = topic.as_ref().map(|topic| topic.to_str()).transpose()?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let rule = self.compression(compression, compress_over)?;
-        append_rows(py, store, table_or_stream, (topic, queue_id), rule, durable)
+        append_rows(py, store, self.verbs()?, table_or_stream, (topic, queue_id), rule, durable)
     }
 
     /// Makes every message appended before the call durable.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        let store = self.core()?;
-        detached(py, || store.flush())
+        let verbs = self.verbs()?;
+        delivered(py, || verbs.flush())
     }
 
     /// Makes every message durable and releases the directory. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        match self.shared.store() {
-            Ok(store) => match detached(py, || store.close()) {
-                // After an injected crash, the process reports no more errors.
-                Err(_) if self.shared.is_dead() => Ok(()),
-                outcome => outcome,
-            },
-            Err(_) => Ok(()),
+        match detached(py, || self.shared.close()) {
+            // After an injected crash, the process reports no more errors.
+            Err(_) if self.shared.is_dead() => Ok(()),
+            outcome => outcome,
         }
     }
 
@@ -353,7 +364,11 @@ impl NativeStore {
 
     fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let store = self.core()?;
-        stats_dict(py, &reading(py, store, || store.stats())?)
+        if !self.shared.is_away()? {
+            return stats_dict(py, &reading(py, store, || store.stats())?);
+        }
+        let verbs = self.verbs()?;
+        stats_dict(py, &delivered(py, || verbs.stats())?)
     }
 
     /// Rebuilds queues and index. `progress` is called with the bytes done and the total bytes.
@@ -385,7 +400,11 @@ impl NativeStore {
     /// files.
     fn _expire<'py>(&self, py: Python<'py>, dry_run: bool) -> PyResult<Bound<'py, PyDict>> {
         let store = self.core()?;
-        report_dict(py, &interruptible(py, store, |pause| store.expire(dry_run, pause))?)
+        if !self.shared.is_away()? {
+            return report_dict(py, &interruptible(py, store, |pause| store.expire(dry_run, pause))?);
+        }
+        let verbs = self.verbs()?;
+        report_dict(py, &delivered(py, || verbs.expire(dry_run))?)
     }
 
     /// The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`.
@@ -408,13 +427,13 @@ impl NativeStore {
     ///     StoreReadOnlyError: the store is open for reading.
     #[pyo3(signature = (offset))]
     fn set_confirm_offset(&self, py: Python<'_>, offset: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let store = self.core()?;
+        let verbs = self.verbs()?;
         let offset = offset.map(|offset| number("offset", offset)).transpose()?;
         let offset = offset
             .map(u64::try_from)
             .transpose()
             .map_err(|_| PyValueError::new_err("offset must not be negative"))?;
-        detached(py, || store.set_confirm_offset(offset))
+        delivered(py, || verbs.set_confirm_offset(offset))
     }
 
     /// Returns the ids of a topic's queues, including those of earlier appends that are not dispatched yet.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use mqstore::Store;
 use mqstore::body_compression::BodyCompression;
 use mqstore::format::Host;
+use mqstore_server::share::Verbs;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -36,6 +37,11 @@ pub(crate) struct NativeStore {
 impl NativeStore {
     pub(crate) fn core(&self) -> PyResult<&Store> {
         if self.place.is_some() { self.shared.working() } else { self.shared.store() }
+    }
+
+    /// Returns the verbs of a writer.
+    pub(crate) fn verbs(&self) -> PyResult<Verbs<'_>> {
+        self.shared.verbs()
     }
 
     /// Returns the store for reads that continue in the archive, if there is one.

@@ -1,16 +1,21 @@
 //! The open of a store: a directory or a URL, the progress of its recovery, and the notes of the open.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
 use mqstore::Store;
 use mqstore::error::StoreError;
 use mqstore::options::OpenMode;
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use super::NativeStore;
 use crate::convert::options;
-use crate::runtime::{SharedStore, detached, tell_recovery};
-use crate::store::delay;
+use crate::runtime::{Reopen, SharedStore, Source, detached, tell_recovery};
 use crate::store::folder::StoreFolder;
+use crate::store::{delay, shared};
 use crate::testing::TestEnv;
 
 impl NativeStore {
@@ -24,6 +29,9 @@ impl NativeStore {
         env: TestEnv,
     ) -> PyResult<Self> {
         let folder = StoreFolder::of(&path)?;
+        if mode == "share" {
+            return Self::open_shared(py, &path, folder.path(), options, progress);
+        }
         let (open_mode, mut mode) = options::mode(mode)?;
         let options = options::from_dict(options)?;
         let (host, default_queues) = (options.store_host, options.default_queues);
@@ -58,12 +66,50 @@ impl NativeStore {
         if store.mode() == OpenMode::Read {
             mode = "r";
         }
-        let shared = SharedStore::new(store, text, faulty);
+        let shared = SharedStore::new(Source::own(store), text, faulty, None);
         let place = folder.is_remote().then(|| path.unbind());
         let store = Self { shared, path: name, place, mode, host, default_queues, compression };
         store.shared.say_notes(py)?;
         delay::begin(py, store.core()?)?;
         // The open of delayed messages may add notes.
+        store.shared.say_notes(py)?;
+        Ok(store)
+    }
+
+    /// Opens the store together with other processes. `options` has the entries `share`, an object that decides, and
+    /// `own` and `timeout`: whether this process may become the owner, and the longest wait in seconds.
+    fn open_shared(
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        root: &Path,
+        options: &Bound<'_, PyDict>,
+        progress: Option<&Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let entry = |name: &str| options.get_item(name)?.ok_or_else(|| PyKeyError::new_err(name.to_owned()));
+        let (program, may_own) = (entry("share")?.unbind(), entry("own")?.extract::<bool>()?);
+        let timeout = entry("timeout")?.extract::<Option<f64>>()?.map(Duration::from_secs_f64);
+        let handle = Arc::default();
+        let shared = shared::open(py, root, &program, may_own, timeout, progress, &handle)?;
+        let (form, _): (Bound<'_, PyDict>, String) =
+            program.bind(py).call_method1("options", (shared.options(),))?.extract()?;
+        let options = options::from_dict(&form)?;
+        let (root, text) = (root.to_path_buf(), root.to_string_lossy().into_owned());
+        let known = Arc::clone(&handle);
+        let again: Reopen = Box::new(move || {
+            Python::attach(|py| shared::open(py, &root, &program, may_own, timeout, None, &known))
+        });
+        let shared = SharedStore::new(Source::Shared(shared), text, None, Some(again));
+        // It is set once.
+        let _ = handle.set(Arc::downgrade(&shared));
+        let store = Self {
+            shared,
+            path: path.cast::<PyString>()?.clone().unbind(),
+            place: None,
+            mode: "share",
+            host: options.store_host,
+            default_queues: options.default_queues,
+            compression: options.body_compression(),
+        };
         store.shared.say_notes(py)?;
         Ok(store)
     }

@@ -49,24 +49,23 @@ def working(huey: MqstoreHuey, **options: Any) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_the_tests_of_huey_for_storages(tmp_path: Path) -> None:
+def test_the_tests_of_huey_for_storages(home: Path) -> None:
     import unittest
 
     suite = pytest.importorskip("huey.tests.test_storage")
     base = pytest.importorskip("huey.tests.base").BaseTestCase
 
+    huey = huey_at(home, utc=False)
+
     class OwnStorage(suite.StorageTests, base):  # type: ignore[misc]
         supports_ttl = False
 
         def get_huey(self) -> MqstoreHuey:
-            return huey_at(tmp_path / self._testMethodName, utc=False)
-
-        def tearDown(self) -> None:
-            super().tearDown()
-            self.s.close()
+            return huey
 
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(OwnStorage).run(result)
+    huey.storage.close()
     assert result.testsRun >= 7
     assert [text for _, text in (*result.errors, *result.failures)] == []
     assert {test._testMethodName for test, _ in result.skipped} <= {

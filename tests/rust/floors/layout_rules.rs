@@ -197,13 +197,15 @@ pub(crate) fn product_files<'a>(tree: &'a Tree, folder: &'a str) -> Vec<(&'a str
     tree.below(folder, ".rs").filter(|(path, _)| !is_test(path)).collect()
 }
 
-/// PySpark, typer and rich, the native module and the upper packages are imported only where they belong.
+/// PySpark, typer and rich, the task libraries, the native module and the upper packages are imported only where they
+/// belong. The integrations use only public names.
 pub(crate) fn python_imports_stay_on_their_floor(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (path, text) in tree.below("python/", ".py") {
         let in_spark =
             path.starts_with("python/mqstore/spark/") || path.starts_with("python/pyspark_mqstore");
         let in_cli = path.starts_with("python/mqstore/cli/");
+        let in_integrations = path.starts_with("python/mqstore/integrations/");
         let mut forbid = |line: usize, name: &str, where_: &str| {
             found.push(Finding::new(path, line, format!("{name} may be imported only in {where_}")));
         };
@@ -215,6 +217,15 @@ pub(crate) fn python_imports_stay_on_their_floor(tree: &Tree) -> Vec<Finding> {
             }
             if matches!(root, "typer" | "rich" | "click") && !in_cli {
                 forbid(import.line, root, "mqstore.cli");
+            }
+            if matches!(root, "celery" | "dramatiq" | "huey" | "kombu" | "taskiq") && !in_integrations {
+                forbid(import.line, root, "mqstore.integrations");
+            }
+            if names(&full, "mqstore.integrations") && !in_integrations {
+                forbid(import.line, "mqstore.integrations", "mqstore.integrations itself");
+            }
+            if full.starts_with("mqstore._") && in_integrations {
+                forbid(import.line, &full, "the rest of mqstore: an integration uses public names");
             }
             if names(&full, "mqstore._mqstore") && path != "python/mqstore/_native.py" {
                 forbid(import.line, "_mqstore", "_native.py");

@@ -71,6 +71,17 @@ const VIOLATIONS: &[(&str, &str, &str)] = &[
         "from mqstore.spark import compact\n",
     ),
     ("Python imports stay on their floor", "python/mqstore/planted.py", "from .cli import main\n"),
+    ("Python imports stay on their floor", "python/mqstore/planted.py", "def f():\n    import kombu.pools\n"),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/planted.py",
+        "from mqstore.integrations import huey\n",
+    ),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/integrations/planted.py",
+        "from mqstore._store import opened\n",
+    ),
     (
         "Python imports stay on their floor",
         "python/mqstore/planted.py",
@@ -199,6 +210,11 @@ const LOOK_ALIKES: &[(&str, &str, &str)] = &[
         "Python imports stay on their floor",
         "python/mqstore/planted.py",
         "import richness\nfrom . import spark_names\n",
+    ),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/integrations/planted.py",
+        "import celery\nfrom mqstore import open\nfrom mqstore.integrations._names import x\n",
     ),
     (
         CIRCLE,

@@ -45,12 +45,13 @@ class LeaseKeeper:
     def hold(self, message: LeasedMessage) -> None:
         """Extends the lease of a message from now on."""
         with self._lock:
-            self._held[id(message)] = message
-            # A child of a fork has no thread yet.
+            # A child of a fork has no thread yet, and the leases of the parent are not its own.
             if self._pid != os.getpid():
+                self._held = {}
                 self._pid = os.getpid()
                 self._ended = threading.Event()
                 threading.Thread(target=self._run, args=(self._ended,), name=self._name, daemon=True).start()
+            self._held[id(message)] = message
 
     def finish(self, message: LeasedMessage) -> None:
         """Acknowledges a message. A lost lease is logged, because the work is done."""
@@ -60,11 +61,11 @@ class LeaseKeeper:
         except LeaseLostError:
             logger.warning("%s: another worker has the message %s, too", self._name, message.message_id)
 
-    def give_back(self, message: LeasedMessage) -> None:
-        """Returns a message to its queue, for a redelivery without a pause."""
+    def give_back(self, message: LeasedMessage, delay: float = 0) -> None:
+        """Returns a message to its queue, for a redelivery after `delay` seconds."""
         self._held.pop(id(message), None)
         try:
-            message.nack(0)
+            message.nack(delay)
         except (LeaseLostError, StoreClosedError):
             # The message is redelivered, or it is already.
             logger.debug("%s: the message %s was not returned", self._name, message.message_id, exc_info=True)

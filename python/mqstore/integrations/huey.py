@@ -11,12 +11,13 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from mqstore.errors import Empty, MissingPackageError
+from mqstore.errors import Empty, MissingPackageError, ShutDown, StoreClosedError
 from mqstore.integrations._lease_keeper import LeaseKeeper
 from mqstore.integrations._store_handle import ShareMode, StoreHandle, topic_of
 
@@ -39,6 +40,9 @@ __all__ = ["MqstoreHuey", "MqstoreStorage"]
 
 # An empty body would delete the key, so each value begins with this byte.
 _VALUE = b"="
+
+# Seconds before the redelivery of a task that a consumer returns at its end, so that it does not get it again itself.
+_PAUSE = 1.0
 
 
 class MqstoreStorage(BaseStorage):
@@ -93,6 +97,10 @@ class MqstoreStorage(BaseStorage):
         try:
             lease = self.work_queue.get(block=self.blocking, timeout=self._read_timeout if self.blocking else None)
         except Empty:
+            return None
+        except (ShutDown, StoreClosedError):
+            # The process ends while the threads of the consumer still run, or another thread closed the storage.
+            time.sleep(self._read_timeout)
             return None
         self.keeper.hold(lease)
         return lease
@@ -313,19 +321,23 @@ class MqstoreHuey(Huey):
         return task
 
     def execute(self, task: Any, timestamp: datetime | None = None) -> Any:
-        """Executes a task, then acknowledges it, also if it failed."""
+        """Executes a task, then acknowledges it, also if it failed. An error of the storage returns it to the queue."""
         try:
-            return super().execute(task, timestamp)
-        finally:
-            if (lease := self._leases.pop(id(task), None)) is not None:
-                self.storage.keeper.finish(lease)
+            result = super().execute(task, timestamp)
+        except BaseException:
+            self._give_back("", task)
+            raise
+        if (lease := self._leases.pop(id(task), None)) is not None:
+            self.storage.keeper.finish(lease)
+        return result
 
     def read_schedule(self, timestamp: datetime | None = None) -> list[Any]:
         """Puts the tasks that are due into the queue, then removes them from the schedule."""
         storage = self.storage
         if not isinstance(storage, MqstoreStorage):
             return list(super().read_schedule(timestamp))
-        with storage.locked():
+        # A store that is closed here is closed by the end of the process.
+        with suppress(StoreClosedError), storage.locked():
             for key, data in storage.due(self._get_timestamp() if timestamp is None else timestamp):
                 try:
                     task = self.deserialize_task(data)
@@ -338,9 +350,9 @@ class MqstoreHuey(Huey):
         return []
 
     def _give_back(self, _signal: str, task: Any, _error: BaseException | None = None) -> None:
-        """Returns a task that the end of the consumer interrupts."""
+        """Returns a task that was not executed, for example because the consumer ends."""
         if (lease := self._leases.pop(id(task), None)) is not None:
-            self.storage.keeper.give_back(lease)
+            self.storage.keeper.give_back(lease, _PAUSE)
 
 
 def _key_of(key: str | bytes) -> str:

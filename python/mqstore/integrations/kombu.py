@@ -64,9 +64,9 @@ class Channel(virtual.Channel):
         """Is called by kombu."""
         super().__init__(connection, **kwargs)
         self._shared = connection.shared
-        # Queues whose messages need no acknowledgement, and queues that end with this channel.
+        # Queues whose messages need no acknowledgement, and all queues that this channel has consumed.
         self._without_ack: set[str] = set()
-        self._transient: set[str] = set()
+        self._consumed: set[str] = set()
 
     def finish(self, delivery_tag: str) -> None:
         """Acknowledges the message with this tag, if it is not finished yet."""
@@ -82,6 +82,7 @@ class Channel(virtual.Channel):
         self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str, **kwargs: Any
     ) -> Any:
         """Begins to consume a queue."""
+        self._consumed.add(queue)
         if no_ack:
             self._without_ack.add(queue)
         return super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
@@ -97,7 +98,7 @@ class Channel(virtual.Channel):
         """Returns the messages that are not acknowledged, and deletes the exclusive queues of this channel."""
         if not self.closed:
             with suppress(ForkedProcessError, StoreClosedError):
-                for queue in self._transient & set(self._active_queues):
+                for queue in self._shared.transient & self._consumed:
                     self.queue_delete(queue)
         super().close()
 
@@ -107,6 +108,12 @@ class Channel(virtual.Channel):
         return [
             (routing_key, pattern or None, queue) for name, routing_key, pattern, queue in found if name == exchange
         ]
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **_kwargs: Any) -> None:  # noqa: ARG002
+        """Deletes a queue and its bindings by all processes."""
+        if not (if_empty and self._size(queue)):
+            self._delete(queue)
+            self.state.queue_bindings_delete(queue)
 
     def queue_unbind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **_kwargs: Any
@@ -125,7 +132,6 @@ class Channel(virtual.Channel):
     def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **_kwargs: Any) -> None:
         # The first message or consumer makes the topic: a queue of a fanout exchange needs none.
         if auto_delete or exclusive:
-            self._transient.add(queue)
             self._shared.transient.add(queue)
 
     def _has_queue(self, queue: str, **_kwargs: Any) -> bool:
@@ -164,10 +170,8 @@ class Channel(virtual.Channel):
             return 0
         return self._shared.queue(queue).purge()
 
-    def _delete(
-        self, queue: str, exchange: str, routing_key: str, pattern: str | None, *_args: Any, **_kwargs: Any
-    ) -> None:
-        self._shared.delete(queue, _binding(exchange, routing_key, pattern, queue))
+    def _delete(self, queue: str, *_args: Any, **_kwargs: Any) -> None:
+        self._shared.delete(queue)
 
 
 class _Shared:
@@ -240,11 +244,13 @@ class _Shared:
         store.create_topic(topic, queues=1)
         self.fanouts[queue] = store.consumer(_GROUP, topic, start="latest", broadcast=True)
 
-    def delete(self, queue: str, binding: str) -> None:
+    def delete(self, queue: str) -> None:
         if (consumer := self.fanouts.pop(queue, None)) is not None:
             consumer.close()
             return
-        self.unbind(binding)
+        for key in list(self.bindings()):
+            if json.loads(key)[-1] == queue:
+                self.unbind(key)
         topic = topic_of(self._prefix, queue)
         self.handle.close_queue(topic, self._group_of(queue))
         with suppress(TopicNotFoundError):

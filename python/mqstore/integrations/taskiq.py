@@ -172,3 +172,5 @@ class MQStoreBroker(AsyncBroker):
                         logger.warning("taskiq: the lease of the task %s is lost", message.message_id)
                 except (ShutDown, StoreClosedError):
                     return
+                except Exception:
+                    logger.exception("taskiq: the lease of the task %s was not extended", message.message_id)

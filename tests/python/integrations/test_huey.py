@@ -229,6 +229,21 @@ def test_an_interrupted_task_returns_to_the_queue(home: Path) -> None:
     huey.storage.close()
 
 
+def test_a_task_that_the_storage_did_not_let_run_returns_to_the_queue(
+    huey: MqstoreHuey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @huey.task()
+    def work() -> None: ...
+
+    work()
+    task = huey.dequeue()
+    monkeypatch.setattr(huey, "is_revoked", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        huey.execute(task)
+    counts = huey.storage.work_queue.counts()
+    assert (counts.delayed, counts.leased) == (1, 0)
+
+
 KILLED = """
 import os, sys
 from mqstore.integrations.huey import MqstoreHuey

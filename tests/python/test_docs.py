@@ -129,7 +129,12 @@ def test_the_blocks_of_the_page_about_tests_are_tests(tmp_path: Path) -> None:
 
 
 FRAMEWORKS = """
+import sqlite3
+import time
+
 import pytest
+
+import mqstore
 
 
 def test_flask() -> None:
@@ -140,13 +145,82 @@ def test_flask() -> None:
 
 
 def test_django() -> None:
-    django = pytest.importorskip("django")
-    from django.conf import settings
+    pytest.importorskip("django")
+    configure_django()
     from django.test import Client
 
-    settings.configure(ROOT_URLCONF="views", ALLOWED_HOSTS=["testserver"])
-    django.setup()
     assert Client().post("/orders/6").json()["offset"] >= 0
+
+
+def test_outbox_of_fastapi(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("fastapi")
+    pytest.importorskip("httpx")
+    from fastapi.testclient import TestClient
+
+    from outbox_shop import app, connect
+
+    monkeypatch.setenv("STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("DATABASE", str(tmp_path / "shop.db"))
+    with TestClient(app) as client:
+        assert client.post("/sales/lamp").json() == {"sold": "lamp"}
+    leave_sales(tmp_path / "store", lambda item, id: insert(connect(), item, id))
+    with TestClient(app) as client:
+        assert client.post("/sales/desk").json() == {"sold": "desk"}
+        wait_for(app.state.store)
+
+
+def test_outbox_of_django(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("django")
+    configure_django()
+    from django.db import connection
+    from django.test import Client, override_settings
+
+    monkeypatch.setenv("STORE", str(tmp_path / "store"))
+    with connection.cursor() as cursor:
+        cursor.execute("create table sales (item text, transaction_id text unique)")
+    leave_sales(tmp_path / "store", lambda item, id: insert(sqlite3.connect("django.db"), item, id))
+    with override_settings(ROOT_URLCONF="outbox"):
+        assert Client().post("/sales/lamp").json() == {"sold": "lamp"}
+        assert Client().post("/sales/desk").json() == {"sold": "desk"}
+    import outbox
+
+    wait_for(outbox.store())
+    outbox.store().close()
+
+
+def configure_django() -> None:
+    import django
+    from django.conf import settings
+
+    if not settings.configured:
+        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": "django.db", "ATOMIC_REQUESTS": True}
+        settings.configure(ROOT_URLCONF="views", ALLOWED_HOSTS=["testserver"], DATABASES={"default": database})
+        django.setup()
+
+
+def insert(database, item, id) -> None:
+    with database:
+        database.execute("insert into sales values (?, ?)", (item, id))
+    database.close()
+
+
+def leave_sales(path, insert) -> None:
+    # Two transactions are left, as by a program that dies: one with its row, one without.
+    with mqstore.open(path, "create") as store:
+        for item in ("chair", "stool"):
+            left = store.transaction("sales")
+            left.append("sold", item.encode())
+            if item == "chair":
+                insert(item, left.id)
+
+
+def wait_for(store) -> None:
+    # The check function has decided about both.
+    end = time.monotonic() + 60
+    while store.pending_transactions():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert sorted(message.text() for message in store.read("sold")) == ["chair", "desk", "lamp"]
 
 
 def test_celery() -> None:

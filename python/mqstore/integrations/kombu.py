@@ -33,6 +33,9 @@ __all__ = ["Channel", "Transport"]
 _BINDINGS = "kombu-bindings"
 _GROUP = "kombu"
 
+# Values of the table of bindings: kinds of queues.
+_TRANSIENT, _LASTING = b"transient", b"lasting"
+
 # The longest delay of a message in a work queue.
 _LONGEST_DELAY = timedelta(days=30)
 
@@ -127,7 +130,7 @@ class Channel(virtual.Channel):
         if self.typeof(exchange).type == "fanout":
             self._shared.subscribe(queue, exchange)
         else:
-            self._shared.bind(_binding(exchange, routing_key, pattern, queue))
+            self._shared.bind(_binding(exchange, routing_key, pattern, queue), queue)
 
     def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **_kwargs: Any) -> None:
         # The first message or consumer makes the topic: a queue of a fanout exchange needs none.
@@ -189,7 +192,9 @@ class _Shared:
         self.keeper = LeaseKeeper("mqstore-kombu", timeout)
         self.leases: dict[str, mqstore.LeasedMessage] = {}
         self.fanouts: dict[str, mqstore.Consumer] = {}
+        # Queues that this connection declared as transient, and queues that are known not to be.
         self.transient: set[str] = set()
+        self._lasting: set[str] = set()
 
     def has_topic(self, queue: str) -> bool:
         return topic_of(self._prefix, queue) in self.handle.store.topics()
@@ -208,10 +213,21 @@ class _Shared:
             "tags": (message.get("headers") or {}).get("task"),
             "durable": self._durable,
         }
-        if (due := _due(message)) is None:
+        if self._is_transient(queue):
+            # A handle for each would stay open, because their names are random.
             self.handle.store.append(topic_of(self._prefix, queue), body, **options)
         else:
-            self.queue(queue).put(body, deliver_at=due, **options)
+            # It registers the group, so a retention keeps the message until the first worker comes.
+            self.queue(queue).put(body, deliver_at=_due(message), **options)
+
+    def _is_transient(self, queue: str) -> bool:
+        """Returns whether a process declared this queue as exclusive or to be deleted."""
+        if queue not in self._lasting:
+            bindings = self.bindings().items()
+            if any(message.body == _TRANSIENT and json.loads(key)[-1] == queue for key, message in bindings):
+                return True
+            self._lasting.add(queue)
+        return False
 
     def get(self, queue: str) -> tuple[dict[str, Any], mqstore.LeasedMessage | None]:
         if (consumer := self.fanouts.get(queue)) is not None:
@@ -230,9 +246,9 @@ class _Shared:
     def bindings(self) -> mqstore.Table:
         return self.handle.table(_BINDINGS)
 
-    def bind(self, key: str) -> None:
+    def bind(self, key: str, queue: str) -> None:
         if key not in (table := self.bindings()):
-            table[key] = b"bound"
+            table[key] = _TRANSIENT if queue in self.transient else _LASTING
 
     def unbind(self, key: str) -> None:
         with suppress(KeyError):

@@ -65,6 +65,14 @@ def test_messages_are_acknowledged_or_returned(home: Path) -> None:
     assert counts(home) == (0, 0, 0)
 
 
+def test_a_message_waits_for_the_first_consumer(home: Path) -> None:
+    with connected(home) as connection:
+        publish(connection, "a")
+    assert counts(home) == (1, 0, 0)
+    with mqstore.open(home) as store:
+        assert store.groups() == ["workers-kombu-tasks"]
+
+
 def test_a_closed_channel_returns_its_messages(home: Path) -> None:
     with connected(home, visibility_timeout=600) as connection:
         publish(connection, "a", "b")

@@ -20,7 +20,7 @@ import io
 import sys
 from typing import NoReturn
 
-from mqstore.cli.status import CLEAN, FAILED, INTERRUPTED, abandon_stdout
+from mqstore.cli.status import CLEAN, FAILED, INTERRUPTED, USAGE, abandon_stdout
 
 
 def main() -> NoReturn:
@@ -97,6 +97,10 @@ def _failure(error: Exception) -> int:
         from mqstore.cli.errors import error_text
 
         print(f"mqstore: {error_text(error)}", file=sys.stderr)
+    elif isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        # A surrogate stands for a byte of an argument that is not UTF-8. Names of files can have such bytes.
+        print(f"mqstore: the argument {error.object!a} is not UTF-8: check the encoding", file=sys.stderr)
+        return USAGE
     else:
         import traceback
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from mqstore.errors import DiskFullError, InvalidOptionError, StoreLockedError
+from mqstore.errors import DiskFullError, InvalidOptionError, MQStoreError, StoreLockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,14 @@ _ADVICE = (
     (r"\buse force$", "use --force"),
     (r", then start the job again", ", or wait for it with --lock-timeout"),
 )
+# What the texts of errors of the system advise. A class stands before its base.
+_SYSTEM_ADVICE: tuple[tuple[type[OSError], str], ...] = (
+    (FileNotFoundError, "check the path"),
+    (NotADirectoryError, "a part of the path is a file; choose another path"),
+    (IsADirectoryError, "give the name of a file"),
+    (PermissionError, "check the permissions"),
+)
+_OF_PYARROW = re.compile(r"Failed to open local file '(.*)'\. Detail: ", re.DOTALL)
 _ARGUMENT = re.compile(r"""\b([a-z_]+)=(?:True\b|"(\w+)"|'(\w+)')""")
 _NAME = re.compile(r"(?<![\w/.-])[a-z]+_[a-z_]+\b")
 
@@ -42,11 +51,13 @@ def error_text(error: Exception) -> str:
     if isinstance(error, DiskFullError):
         # An option of an open store.
         error = DiskFullError(error.path, error.action, error.reason, error.requested, error.free, option="")
-    text = str(error)
+    text = _system_text(error) if isinstance(error, OSError) and not isinstance(error, MQStoreError) else str(error)
     if isinstance(error, InvalidOptionError) and error.option in options:
         text = f"{options[error.option]}: {error.reason}"
     for python, instead in _ADVICE:
         text = re.sub(python, instead, text)
+    if "create" in options:
+        text = text.replace("create a store there (mqstore append --create)", "pass --create to create a store there")
     text = _ARGUMENT.sub(lambda found: _spelled(found, options), text)
     if type(error) is ValueError:
         text = _NAME.sub(lambda found: options.get(found[0], found[0]), text)
@@ -57,6 +68,17 @@ def error_text_of(store: str, error: Exception) -> str:
     """Returns the text of an error of one store of several: with the store, if the error does not name it."""
     text = error_text(error)
     return text if store in text else f"{store}: {text}"
+
+
+def _system_text(error: OSError) -> str:
+    """Returns the text of an error of the system: the path, the cause, and advice if there is one."""
+    opened = _OF_PYARROW.match(error.strerror or "")
+    path = opened[1] if opened else error.filename
+    if error.errno is None or path is None:
+        return str(error)
+    cause = os.strerror(error.errno)
+    advice = next((text for kind, text in _SYSTEM_ADVICE if isinstance(error, kind)), None)
+    return f"{os.fsdecode(path)}: {cause[:1].lower()}{cause[1:]}" + (f": {advice}" if advice else "")
 
 
 def _spelled(argument: re.Match[str], options: dict[str, str]) -> str:

@@ -234,10 +234,12 @@ def test_a_failed_export_leaves_no_object(days: Path) -> None:
     assert memory(url.rpartition("/")[0]) == {}
 
 
-def test_a_slash_at_the_end_is_a_folder(days: Path) -> None:
+def test_a_slash_at_the_end_is_a_folder(days: Path, tmp_path: Path) -> None:
     url = f"memory://{uuid.uuid4().hex}/x.parquet"
     mqstore.export(days, f"{url}/")
     assert len(mqstore.published(url).files) == 1
+    mqstore.export(days, f"{tmp_path}/x.parquet/", partition_by="day")
+    assert visible(tmp_path / "x.parquet")[0].startswith("day=")
 
 
 # Bad input.
@@ -246,13 +248,13 @@ def test_a_slash_at_the_end_is_a_folder(days: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"partition_by": "month"}, r"'month' is none; choose from topic, queue_id, tags, day, hour"),
+        ({"partition_by": "month"}, r"no partition column 'month'; choose from topic, queue_id, tags, day, hour"),
         ({"partition_by": ["day", "day"]}, "'day' comes twice"),
         ({"partition_by": "topic", "columns": ["topic"]}, "the files have no column"),
         ({"partition_by": "topic", "format": "jsonl"}, "only for Parquet and Arrow, not for jsonl"),
         ({"partition_by": "topic", "format": "store"}, "only for Parquet and Arrow, not for store"),
         ({"partition_by": "topic", "dest": "memory://b/x.parquet"}, r"names one file; omit \.parquet"),
-        ({"partition_by": "topic", "dest": "x.parquet"}, r"names one file; omit \.parquet"),
+        ({"partition_by": "topic", "dest": "x.parquet"}, r"x\.parquet names one file; omit \.parquet"),
         ({"parts": True, "dest": "memory://b/x.parquet"}, r"names one file; omit \.parquet"),
     ],
 )

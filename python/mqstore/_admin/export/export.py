@@ -183,7 +183,8 @@ def _check_folder(argument: str, kind: str, target: str, ending: str | None) -> 
     if kind not in ("parquet", "arrow"):
         raise InvalidOptionError(argument, f"only for Parquet and Arrow, not for {kind}; omit it")
     if ending is not None:
-        reason = f"it writes a folder, and {shown_url(target)} names one file; omit {ending}, and give the format"
+        shown = shown_url(target) if is_url(target) else target
+        reason = f"it writes a folder, and {shown} names one file; omit {ending}, and give the format"
         raise InvalidOptionError(argument, reason)
 
 

@@ -22,7 +22,9 @@ MOST_BODY = 1 << 30
 
 
 def file_ending(url: str) -> str | None:
-    """Returns the ending of a URL that is the name of a file; None if it is the name of a folder."""
+    """Returns the ending of a path or URL that is the name of a file; None if it is the name of a folder."""
+    if url.endswith("/"):
+        return None
     folder, _, name = url.partition("://")[2].rpartition("/") if "://" in url else ("/", "", url)
     ending = PurePosixPath(name).suffix
     return ending if folder and ending.lower() in ENDINGS else None

@@ -49,8 +49,11 @@ class Partitions:
             self.names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
         for name in self.names:
             if name not in _SOURCES or self.names.count(name) > 1:
-                reason = "comes twice" if name in _SOURCES else f"is none; choose from {', '.join(_SOURCES)}"
-                raise InvalidOptionError("partition_by", f"the partition column {name!r} {reason}")
+                if name in _SOURCES:
+                    reason = f"the partition column {name!r} comes twice"
+                else:
+                    reason = f"there is no partition column {name!r}; choose from {', '.join(_SOURCES)}"
+                raise InvalidOptionError("partition_by", reason)
         self.columns = columns
         """The columns of a scan; None is all."""
         self.left_out = set(self.names)

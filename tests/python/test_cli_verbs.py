@@ -430,6 +430,8 @@ def test_jobs_and_dead_letters_by_id(home: Path, cli: Cli) -> None:
     ended = cli("dead-letter", "redrive", home, "mailers", dead[2].message_id, "--yes", "--format", "json")
     assert json.loads(ended.stdout) == {"group": "mailers", "dead_letters": 1, "dry_run": False}
     assert bodies(cli("dead-letter", "list", home)) == ["dead 0"]
+    told = [cli("get", home, one.message_id).stderr.strip().rpartition("; ")[2] for one in dead]
+    assert told == ["reason: no such address", *["the dead letter was redriven or deleted since"] * 2]
     (found,) = json.loads(cli("jobs", home, "--format", "json").stdout)
     assert (found["ready"], found["dead"]) == (2, 1)
     assert cli("dead-letter", "redrive", home, "mailers", "x", "--limit", 1).returncode == 2

@@ -281,14 +281,21 @@ def ids_of(letter: mqstore.StoredMessage) -> set[str | None]:
     return {letter.message_id, letter.unique_id, *origins}
 
 
-def dead_letters_of(store: mqstore.Store, message: mqstore.StoredMessage) -> Iterator[mqstore.StoredMessage]:
-    """Yields the dead letters that groups made of a message, found by its unique id."""
+def dead_letters_of(
+    store: mqstore.Store, message: mqstore.StoredMessage
+) -> Iterator[tuple[mqstore.StoredMessage, bool]]:
+    """Yields the dead letters that groups made of a message, found by its unique id.
+
+    With each, whether it was neither redriven nor deleted.
+    """
     if message.unique_id is None or message.topic.startswith(DEAD_LETTERS):
         return
     for topic in store.topics():
         if topic.startswith(DEAD_LETTERS):
-            letters = store.lookup(topic, message.unique_id)
-            yield from (letter for letter in letters if message.message_id in ids_of(letter))
+            for letter in store.lookup(topic, message.unique_id):
+                if message.message_id in ids_of(letter):
+                    left = dict(_native.dead_letters(store)).get(topic.removeprefix(DEAD_LETTERS), [])
+                    yield letter, any(start <= letter.queue_offset < end for start, end in left)
 
 
 def why_dead(letter: mqstore.StoredMessage) -> dict[str, Any]:

@@ -145,12 +145,13 @@ def get(
         render.messages(store, [found], shown, body)
         if shown is Format.TABLE:
             render.details(found)
-        for letter in dead_letters_of(store, found):
+        for letter, is_left in dead_letters_of(store, found):
             why = why_dead(letter)
             since = moment(why["dead_since_timestamp"])
+            ended = "" if is_left else "; the dead letter was redriven or deleted since"
             render.note(
                 f"group {why['group']} made it a dead letter at {since} after {why['attempts']} deliveries; "
-                f"reason: {why['reason']}"
+                f"reason: {why['reason']}{ended}"
             )
     return CLEAN
 

@@ -137,6 +137,11 @@ def tree_hash(root: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
+def allocated(root: Path) -> int:
+    """Returns the bytes that the files below a folder take on the disk."""
+    return sum(path.stat().st_blocks * 512 for path in root.rglob("*") if path.is_file())
+
+
 def open_deleted_files(home: Path) -> list[str]:
     """Returns the files below `home` that have no name and whose space is not free, because this process uses them."""
     if not Path("/proc/self/fd").exists():

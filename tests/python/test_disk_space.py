@@ -18,16 +18,12 @@ import pytest
 
 import mqstore
 import mqstore.testing
-from conftest import Cli
+from conftest import Cli, allocated
 from loop_device import Disk, obstacle
 from mqstore import _native
 
 MODES = ["async", "sync", "manual", "pooled"]
 MIB = 1 << 20
-
-
-def allocated(root: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in root.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("durability", MODES)

@@ -18,7 +18,7 @@ import pytest
 
 import mqstore
 import mqstore.testing
-from conftest import Cli, open_deleted_files
+from conftest import Cli, allocated, open_deleted_files
 from mqstore import ExpiredFile, StoreEvent
 from mqstore.testing import ManualClock
 
@@ -246,6 +246,23 @@ def test_thirty_days_of_a_plain_log(home: Path) -> None:
     with a_month(home, daily) as store:
         assert min(days_of(store, "log")) in {23, 24}
         assert store.stats().segments_kept_by == ()
+
+
+@pytest.mark.slow
+def test_finished_jobs_of_a_default_store_give_their_space_back(home: Path, cli: Cli) -> None:
+    """The jobs fill a third of the first segment."""
+    with mqstore.open(home, "create") as store, store.work_queue("jobs") as queue:
+        for _ in range(300):
+            queue.put_many([bytes(1000)] * 1000)
+            queue.ack_many(queue.get_many(1000))
+        assert queue.counts() == mqstore.WorkQueueCounts(ready=0, delayed=0, leased=0, dying=0, dead=0)
+    assert allocated(home) > 300 << 20
+    assert cli("expire", home, "--retention", "1ms", "--yes").returncode == 0
+    assert allocated(home) <= 8 << 20
+    with mqstore.open(home, "rw") as store, store.work_queue("jobs") as queue:
+        assert queue.put(b"next").queue_offset == 300_000
+        assert queue.get().body == b"next"
+    assert mqstore.verify(home).ok
 
 
 @pytest.mark.slow

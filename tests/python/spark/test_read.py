@@ -339,6 +339,16 @@ def test_a_schema_that_cannot_be(spark: Any, made: Path, tmp_path: Path) -> None
     assert not (tmp_path / "nothing").exists()
 
 
+def test_an_error_begins_with_the_sentence(spark: Any, made: Path, tmp_path: Path) -> None:
+    """After Spark's own words, and without a traceback."""
+    sentence = r"(?s)^\[PYTHON_DATA_SOURCE_ERROR\] [\w ]+: mqstore\.\w+Error: (?!.*Traceback)"
+    for place, options in ((tmp_path / "nothing", {}), (made, {"topics": "none"}), (made, {"splitBytes": "0"})):
+        with pytest.raises(Exception, match=sentence):
+            read(spark, place, **options).count()
+    with pytest.raises(Exception, match=sentence):
+        spark.range(1).write.format("mqstore").mode("append").save(str(tmp_path / "nothing"))
+
+
 def test_plans_on_an_empty_part(made: Path) -> None:
     given = {"path": str(made)}
     options = _source.reader(given, _source.schema(given)).options

@@ -143,6 +143,8 @@ def test_verify_progress(home: Path) -> None:
     assert steps
     assert [step.done for step in steps] == sorted(step.done for step in steps)
     assert all(0 <= step.done <= step.total for step in steps)
+    with mqstore.open(home) as store:
+        assert steps[-1].done == steps[-1].total == store.stats().log_max_offset
 
     def refuse(_step: mqstore.Progress) -> None:
         raise ZeroDivisionError

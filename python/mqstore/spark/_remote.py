@@ -8,6 +8,9 @@ own class, because Spark raises an error for it if filter pushdown is off.
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import ContextDecorator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +36,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from types import TracebackType
 
     import pyarrow as pa
 
@@ -41,14 +45,38 @@ CAPS = SupportsTriggerAvailableNow is not object
 """Whether Spark can ask a stream for a limited batch."""
 
 
+class HiddenTraceback(ContextDecorator):
+    """Makes Spark show the sentence of an error of mqstore or of the system, and not a traceback that ends with it.
+
+    All workers of Spark (for a plan, a task, a commit, a stream) report an exception with
+    ``pyspark.util.handle_worker_exception``, and end. So the variable concerns only this error. The setting
+    ``spark.sql.execution.pyspark.udf.hideTraceback.enabled`` would also hide the tracebacks of the user's functions.
+    """
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Hides the traceback of an expected error. An unexpected one keeps it."""
+        if isinstance(error, OSError) or (kind is not None and kind.__module__.partition(".")[0] == "mqstore"):
+            _hide_traceback()
+
+
+def _hide_traceback() -> None:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    # A call outside a worker, as in tests, does not change its process.
+    if spec is not None and spec.name.startswith("pyspark."):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+
+
 def _enter(home: tuple[str, str], mark: str = "", use: str = "the first use") -> None:
     """Makes the shipped mqstore importable, and checks that its version is that of the driver.
 
     Errors begin with `mark`, and name the `use` of the package that fails.
     """
-    import os
     import socket
-    import sys
 
     from pyspark import SparkFiles
 
@@ -60,9 +88,11 @@ def _enter(home: tuple[str, str], mark: str = "", use: str = "the first use") ->
     try:
         import mqstore
     except ImportError as error:
+        _hide_traceback()
         advice = f"install it there, or call mqstore.spark.ship(spark) before {use}"
         raise RuntimeError(f"{mark}mqstore cannot be imported on {here}: {error}; {advice}") from None
     if mqstore.__version__ != version:
+        _hide_traceback()
         msg = f"{mark}mqstore is {mqstore.__version__} on {here} and {version} on the driver; use one version"
         raise RuntimeError(msg)
 
@@ -101,6 +131,7 @@ class Reader(DataSourceReader):
         # Each task gets its own parts only, and may not have their class.
         return {**vars(self), "failed": [], "parts": None}
 
+    @HiddenTraceback()
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the parts of each task."""
         from mqstore.spark._read import planning
@@ -111,23 +142,25 @@ class Reader(DataSourceReader):
         return [InputPartition(tuple(part.plain() for part in group)) for group in groups]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Returns the rows of a task."""
-        _enter(self.home)
-        from mqstore.spark._read.rows import rows_of_task
+        """Yields the rows of a task."""
+        with HiddenTraceback():
+            _enter(self.home)
+            from mqstore.spark._read.rows import rows_of_task
 
-        # Without parts, Spark starts one task.
-        parts = () if partition is None or partition.value is None else partition.value
-        return rows_of_task(self.options, parts, self.remotes)
+            # Without parts, Spark starts one task.
+            parts = () if partition is None or partition.value is None else partition.value
+            yield from rows_of_task(self.options, parts, self.remotes)
 
 
 class PushingReader(Reader):
     """A reader that accepts filters."""
 
+    @HiddenTraceback()
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
-        """Applies the filters that it supports; yields those that Spark must apply."""
+        """Applies the filters that it supports; returns those that Spark must apply."""
         from mqstore.spark._read.filters import push
 
-        return push(self.options, self.ranges, filters)
+        return list(push(self.options, self.ranges, filters))
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -144,6 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return stream.initial(self.options)
 
+    @HiddenTraceback()
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next batch."""
         from mqstore.spark._read import stream
@@ -151,6 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         free = limit is None or isinstance(limit, ReadAllAvailable)
         return stream.latest(self.options, start, self.target, not free)
 
+    @HiddenTraceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Returns the part of each task of a batch."""
         from mqstore.spark._read import stream
@@ -158,11 +193,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(part.plain()) for part in stream.plan(self.options, start, end)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Returns the rows of a part."""
-        _enter(self.home)
-        from mqstore.spark._read.rows import rows
+        """Yields the rows of a part."""
+        with HiddenTraceback():
+            _enter(self.home)
+            from mqstore.spark._read.rows import rows
 
-        return rows(self.options, None if partition is None else partition.value)
+            yield from rows(self.options, None if partition is None else partition.value)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Returns the limit of a batch from the options."""
@@ -172,12 +208,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self.options["max_bytes"])
         return ReadAllAvailable()
 
+    @HiddenTraceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Makes the query end at the current end of the store."""
         from mqstore.spark._read import stream
 
         self.target = stream.ends(self.options)
 
+    @HiddenTraceback()
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Returns the current end of the store."""
         from mqstore.spark._read import stream
@@ -213,6 +251,7 @@ class _Staging:
     home: tuple[str, str]
     job: str
 
+    @HiddenTraceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of a task."""
         _enter(self.home)
@@ -224,12 +263,14 @@ class _Staging:
 class Writer(_Staging, DataSourceArrowWriter):
     """Appends rows: tasks stage them, the driver appends them in one step."""
 
+    @HiddenTraceback()
     def commit(self, messages: list[Any]) -> None:
         """Appends the staged rows."""
         from mqstore.spark._write import append
 
         append.commit(self.options, self.job, self.options["job_id"] or self.job, None, _results(messages))
 
+    @HiddenTraceback()
     def abort(self, messages: list[Any]) -> None:  # noqa: ARG002
         """Removes the staged rows, unless their append has begun."""
         from mqstore.spark._write import append
@@ -240,6 +281,7 @@ class Writer(_Staging, DataSourceArrowWriter):
 class StreamWriter(_Staging, DataSourceStreamArrowWriter):
     """Appends the batches of a stream, each once."""
 
+    @HiddenTraceback()
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Appends the staged rows, unless this batch of this query was appended before."""
         from mqstore.spark._write import append
@@ -250,6 +292,7 @@ class StreamWriter(_Staging, DataSourceStreamArrowWriter):
             # Spark created this object for the commit only; the tasks had another one with another job.
             append.commit(self.options, results[0]["job"], query, batchId, results)
 
+    @HiddenTraceback()
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
         """Removes the staged rows, unless their append has begun."""
         from mqstore.spark._write import append

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import secrets
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqstore._native import __version__
 from mqstore._paths import home_of, is_url, shown_url, text_of
@@ -22,29 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql.types import StructType
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _sentence_first(call: Callable[P, T]) -> Callable[P, T]:
-    """Makes Spark show the sentence of an error of mqstore or of the system, not a traceback that ends with it.
-
-    A worker of Spark reads this variable when it reports the error, and then ends. Other processes keep their setting.
-    """
-
-    @functools.wraps(call)
-    def explained(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return call(*args, **kwargs)
-        except (MQStoreError, OSError):
-            spec = getattr(sys.modules["__main__"], "__spec__", None)
-            if spec is not None and spec.name.startswith("pyspark."):
-                os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-            raise
-
-    return explained
 
 
 def _by_value() -> None:
@@ -68,7 +43,7 @@ def entering() -> tuple[Callable[..., None], tuple[str, str]]:
     return _remote._enter, home()
 
 
-@_sentence_first
+@_remote.HiddenTraceback()
 def schema(given: Mapping[str, str]) -> StructType:
     """Returns the columns that the options select."""
     return columns(read_options(given))
@@ -115,7 +90,7 @@ def narrowed(options: dict[str, Any], wanted: StructType) -> dict[str, Any]:
     return {**options, "output": [field.name for field in wanted.fields]}
 
 
-@_sentence_first
+@_remote.HiddenTraceback()
 def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
     """Returns the reader of a batch."""
     # The end of each store is fixed here, for all tasks and attempts.
@@ -168,7 +143,7 @@ def batch(options: dict[str, Any], is_left_out: Callable[[str], bool] = lambda _
     return Batch(options, remotes, stores, failures)
 
 
-@_sentence_first
+@_remote.HiddenTraceback()
 def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.StreamReader:
     """Returns the reader of a stream."""
     _by_value()
@@ -187,14 +162,14 @@ def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.Strea
     return _remote.StreamReader(options, home())
 
 
-@_sentence_first
+@_remote.HiddenTraceback()
 def writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> _remote.Writer:
     """Returns the writer of rows."""
     options = _write_options(given, wanted, overwrite)
     return _remote.Writer(options, home(), _new_job())
 
 
-@_sentence_first
+@_remote.HiddenTraceback()
 def stream_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> _remote.StreamWriter:
     """Returns the writer of a stream's rows."""
     options = _write_options(given, wanted, overwrite)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from mqstore._times import time_of
 from mqstore.spark import _options, _source
 from mqstore.spark._read import planning
 from mqstore.spark._read import rows as _rows
+from mqstore.spark._remote import HiddenTraceback
 
 MESSAGES = 600
 
@@ -347,6 +351,27 @@ def test_an_error_begins_with_the_sentence(spark: Any, made: Path, tmp_path: Pat
             read(spark, place, **options).count()
     with pytest.raises(Exception, match=sentence):
         spark.range(1).write.format("mqstore").mode("append").save(str(tmp_path / "nothing"))
+
+
+def test_the_error_of_a_task_begins_with_the_sentence(spark: Any, made: Path) -> None:
+    damage(made, 70)
+    with pytest.raises(Exception, match=r"(?s)^[\w :]+\nmqstore\.MQStoreError: /\S+ at offset (?!.*Traceback)"):
+        read(spark, made).collect()
+
+
+def test_only_an_expected_error_hides_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With an empty value, the name is removed again at the end.
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+
+    def hides(error: Exception) -> bool:
+        with pytest.raises(type(error)), HiddenTraceback():
+            raise error
+        return bool(os.environ["SPARK_HIDE_TRACEBACK"])
+
+    assert not hides(mqstore.MQStoreError("outside a worker"))
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="pyspark.daemon"))
+    assert not hides(ZeroDivisionError("a bug"))
+    assert hides(mqstore.MQStoreError("in a worker"))
 
 
 def test_plans_on_an_empty_part(made: Path) -> None:

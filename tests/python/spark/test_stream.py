@@ -319,6 +319,18 @@ def test_offsets_that_a_read_does_not_have(made: Path, given: dict[str, str], re
         assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
+def test_the_error_of_a_query_begins_with_the_sentence(
+    spark: Any, made: Path, tmp_path: Path, trigger: dict[str, Any]
+) -> None:
+    """After Spark's own words, and without a traceback."""
+    frame = spark.readStream.format("mqstore").option("subscribe", "none").load(str(made))
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(Exception, match=r"(?s) data source perform \w+: mqstore\.TopicNotFoundError: ") as caught:
+        query.trigger(**trigger).start().awaitTermination()
+    assert "Traceback" not in str(caught.value)
+
+
 def test_what_a_stream_cannot_take(made: Path) -> None:
     with pytest.raises(mqstore.InvalidOptionError, match="a stream has no end"):
         options(made, endingOffsets='{"orders": {"0": 1}}')

@@ -376,6 +376,7 @@ def test_bad_rows_are_told_together_before_anything_is_written(spark: Any, tmp_p
     assert "topic b, column body: 10 rows, first row 3 of partition 0: it is null" in text
     assert "topic b, column tags: 1 row, first row 7 of partition 0: tag" in text
     assert "mode=DROPMALFORMED" in text
+    assert "Traceback" not in text
     with mqstore.open(path) as store:
         assert store.topics() == []
     assert staged(path) == []

@@ -63,6 +63,21 @@ def test_each_hour_has_its_messages(counted_home: Path, cli: Cli) -> None:
     assert [json.loads(line)["messages"] for line in several] == COUNTS * 2
 
 
+def test_no_message_is_status_1_with_a_sentence(counted_home: Path, cli: Cli) -> None:
+    with testing.open(counted_home, "rw") as store:
+        store.create_topic("empty")
+    since, topic = ("--since", "2027-01-01T00:00Z"), ("--topic", "empty")
+    for arguments, sentence in (
+        (since, "there are no messages in this range of times"),
+        (topic, "the topic empty has no messages"),
+        ((*since, *topic), "the topic empty has no messages in this range of times"),
+    ):
+        done = cli("topics", counted_home, "--hours", *arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"mqstore: {sentence}\n")
+        done = cli("topics", counted_home, "--hours", *arguments, "--format", "json")
+        assert (done.returncode, done.stdout, done.stderr) == (1, "[]\n", f"mqstore: {sentence}\n")
+
+
 def test_a_range_cuts_its_first_and_last_hour(counted_home: Path) -> None:
     def counts(since: datetime | None, until: datetime | None, topic: str | None = None) -> list[int]:
         times = [None if one is None else millis(one) for one in (since, until)]

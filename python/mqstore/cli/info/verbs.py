@@ -18,6 +18,7 @@ from mqstore.cli.info.tables import info_tables, topic_object, topic_table
 from mqstore.cli.info.topics import print_summaries, summaries
 from mqstore.cli.options import Directory, ReportForm, Since, Topic, Until, past_moment_of
 from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN, PROBLEMS
 from mqstore.cli.stores import Directories, Stores
 
 config = group_of_verbs("config", "Show the options of a store.")
@@ -51,7 +52,10 @@ def topics(
     until: Until = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Lists the topics with their messages and times, with --queues their queues, or with --hours the hours."""
+    """Lists the topics with their messages and times, with --queues their queues, or with --hours the hours.
+
+    With --hours the exit status is 1 if no hour has messages.
+    """
     if queues and sizes:
         raise typer.BadParameter("--sizes are those of topics; omit --queues")
     if hours and (queues or sizes):
@@ -60,12 +64,15 @@ def topics(
         raise typer.BadParameter("--topic, --since and --until select the messages of --hours; add it")
     times = past_moment_of("--since", since), past_moment_of("--until", until)
     stores = Stores(directories, form)
+    has_messages = False
 
     def show(directory: str) -> None:
+        nonlocal has_messages
         with mqstore.open(directory) as store:
             if hours:
                 counted = hours_of(store, topic, *times)
-                if not stores.machine(directory, counted):
+                has_messages = has_messages or bool(counted)
+                if not stores.machine(directory, counted) and counted:
                     print_hours(counted)
             elif queues:
                 objects = [topic_object(store, topic) for topic in store.topics()]
@@ -76,7 +83,12 @@ def topics(
                 if not stores.machine(directory, found):
                     print_summaries(found)
 
-    return stores.each(show)
+    status = stores.each(show)
+    if status == CLEAN and hours and not has_messages:
+        missing = "there are no messages" if topic is None else f"the topic {topic} has no messages"
+        render.note_later(missing if since is until is None else f"{missing} in this range of times")
+        return PROBLEMS
+    return status
 
 
 @verb()

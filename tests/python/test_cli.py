@@ -623,6 +623,21 @@ def test_errors_name_the_options_of_the_command_line(
     assert cli("append", home, "orders", tmp_path / "large").stderr.endswith("the limit is 4194304: send less\n")
 
 
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("s3://", "s3://: cannot use this URL: it has no bucket: write s3://BUCKET/PATH"),
+        ("s3://user:word@b/x", "give the credentials of s3://b/x in environment variables, not in the URL"),
+        ("s3://b/x?a=1", "give the parameters of s3://b/x in environment variables, not in the URL; in a name, write"),
+        ("foo://x", "cannot use foo://x: ValueError: Protocol not known: foo"),
+    ],
+)
+def test_errors_about_urls_name_no_argument_of_python(url: str, text: str, cli: Cli) -> None:
+    done = cli("published", url)
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"mqstore: {text}")
+
+
 def test_errors_about_damage_advise_verbs(home: Path, cli: Cli) -> None:
     """A program of Python can open the store with other options; the command line has verbs."""
     with mqstore.open(home, "create", options=SMALL) as store:

@@ -163,6 +163,10 @@ def test_a_url_that_names_no_object_is_an_error_at_once(tmp_path: Path) -> None:
             mqstore.open(url)
         with pytest.raises(mqstore.RemoteStoreError, match="no name may be empty"):
             mqstore.Archive(url)
+    for url in ("s3://", "gs:///a", "s3a://"):
+        for verb in (mqstore.open, mqstore.Archive, mqstore.published, mqstore.clean):
+            with pytest.raises(mqstore.RemoteStoreError, match=r"it has no bucket: write (s3|gs)://BUCKET/PATH"):
+                verb(url)
     for url in ("memory://b/run #7", "file:///tmp/what?", "s3://bucket/run #7"):
         for verb in (mqstore.open, mqstore.Archive, mqstore.published, mqstore.clean):
             with pytest.raises(mqstore.InvalidOptionError, match="write %3F for"):

@@ -100,7 +100,7 @@ def object_transport_of(url: str, storage_options: Mapping[str, Any] | None) -> 
 
     Raises:
         InvalidOptionError: the URL has a query string or credentials that belong into `storage_options`.
-        RemoteStoreError: a name in the URL of a bucket is empty.
+        RemoteStoreError: the URL has no bucket, or a name in it is empty.
         MissingPackageError: the package for this kind of URL is not installed.
     """
     shown = checked_url(url)
@@ -111,6 +111,8 @@ def object_transport_of(url: str, storage_options: Mapping[str, Any] | None) -> 
 
         if "@" in rest.partition("/")[0]:
             raise InvalidOptionError("storage_options", f"give the credentials of {shown} there, not in the URL")
+        if not rest.partition("/")[0]:
+            raise RemoteStoreError(f"{scheme}://", "use this URL", f"it has no bucket: write {scheme}://BUCKET/PATH")
         if "//" in decoded(rest.rstrip("/"), url):
             reason = "no name may be empty: write one slash where it has two"
             raise RemoteStoreError(shown, "use this URL", reason)

@@ -23,6 +23,8 @@ _ADVICE = (
     (r"\buse force$", "use --force"),
     (r", then start the job again", ", or wait for it with --lock-timeout"),
 )
+# Arguments of Python that the command line takes from the environment.
+_OF_ENVIRONMENT = ("storage_options", "target_options", "archive_options")
 # What the texts of errors of the system advise. A class stands before its base.
 _SYSTEM_ADVICE: tuple[tuple[type[OSError], str], ...] = (
     (FileNotFoundError, "check the path"),
@@ -54,6 +56,8 @@ def error_text(error: Exception) -> str:
     text = _system_text(error) if isinstance(error, OSError) and not isinstance(error, MQStoreError) else str(error)
     if isinstance(error, InvalidOptionError) and error.option in options:
         text = f"{options[error.option]}: {error.reason}"
+    elif isinstance(error, InvalidOptionError) and error.option in _OF_ENVIRONMENT:
+        text = error.reason.replace("there, not in the URL", "in environment variables, not in the URL")
     for python, instead in _ADVICE:
         text = re.sub(python, instead, text)
     if "create" in options:

@@ -272,7 +272,7 @@ def test_the_command_line_tells_why_a_planned_segment_stays(expired: Path, cli: 
     second.write_bytes(content)
     done = cli("reclaim", expired, "--yes")
     assert done.returncode == 0
-    assert "rewrote 1 segments" in done.stderr
+    assert "rewrote 1 segment and freed" in done.stderr
     assert "damaged at offset" in " ".join(done.stderr.split())
 
 

@@ -126,7 +126,7 @@ def export(
         )
         done = when_unlocked(wait, run)
     if out == _STANDARD:
-        render.note(f"exported {done.messages} messages")
+        render.note(f"exported {render.counted(done.messages, 'message')}")
     else:
         _print(done, form)
 
@@ -209,8 +209,9 @@ def import_(
             plan = replace(
                 mqstore.import_(directory, source, format=chosen, topic=topic, dry_run=True), source=str(file)
             )
-        question = f"Append these {plan.messages} messages to {directory}?"
-        otherwise = f"{plan.messages} messages would be appended; pass --yes to append them, or --dry-run"
+        messages = render.counted(plan.messages, "message")
+        question = f"Append {messages} to {directory}?"
+        otherwise = f"{messages} would be appended; pass --yes to do it, or --dry-run"
         show, changes = partial(_print, plan, form), bool(plan.messages)
         status = render.confirm_plan(show, form, question, otherwise, changes=changes, dry_run=dry_run, yes=yes)
         if status is not None:
@@ -228,7 +229,7 @@ def import_(
             )
             done = when_unlocked(wait, run)
     if form is Format.TABLE:
-        render.note(f"appended {done.messages} messages")
+        render.note(f"appended {render.counted(done.messages, 'message')}")
     else:
         _print(replace(done, source=str(file)), form)
     return CLEAN

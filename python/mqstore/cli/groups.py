@@ -73,8 +73,9 @@ def reset(
     # The offsets of the plan are those of the log, because work queues read no archive.
     with mqstore.open(directory, archive=False) as store:
         plan = _resets(store, group, topic, to, when)
-    question = f"Move the group {group} in these {len(plan)} queues?"
-    otherwise = f"{len(plan)} queues would be moved; pass --yes to do it, or --dry-run to list them"
+    queues = render.counted(len(plan), "queue")
+    question = f"Move the group {group} in {queues}?"
+    otherwise = f"{queues} would be moved; pass --yes to do it, or --dry-run to list them"
     show = partial(_print_resets, plan, form)
     status = render.confirm_plan(show, form, question, otherwise, changes=True, dry_run=dry_run, yes=yes)
     if status is not None:

@@ -188,7 +188,8 @@ def delete(
 ) -> int:
     """Deletes dead letters: they are not redriven. Their records stay until the retention deletes them."""
     chosen = _chosen(directory, group, ids, None)
-    ending = _Ending("deleted", f"Delete {len(chosen)} dead letters?", lambda queue: queue.delete_dead_letters(ids))
+    question = f"Delete {render.counted(len(chosen), 'dead letter')}?"
+    ending = _Ending("deleted", question, lambda queue: queue.delete_dead_letters(ids))
     return _end(directory, group, chosen, ending, form, dry_run=dry_run, yes=yes, wait=lock_wait(lock_timeout))
 
 
@@ -210,7 +211,8 @@ def redrive(
     if ids and limit is not None:
         raise typer.BadParameter("give ids or --limit, not both")
     chosen = _chosen(directory, group, ids, limit)
-    question = f"Append {len(chosen)} dead letters to their topics again?"
+    letters = render.counted(len(chosen), "dead letter")
+    question = f"Append {letters} to their topics again?"
     ending = _Ending("redriven", question, lambda queue: queue.redrive(limit, ids=ids or None))
     return _end(directory, group, chosen, ending, form, dry_run=dry_run, yes=yes, wait=lock_wait(lock_timeout))
 
@@ -255,7 +257,8 @@ def _end(
         if dry_run:
             render.note_dry_run()
         return CLEAN
-    otherwise = f"{len(chosen)} dead letters would be {ending.done}; pass --yes to do it, or --dry-run"
+    letters = render.counted(len(chosen), "dead letter")
+    otherwise = f"{letters} would be {ending.done}; pass --yes to do it, or --dry-run"
     if not render.confirmed(ending.question, otherwise, yes=yes):
         return USAGE
     properties = chosen[0].properties

@@ -85,6 +85,11 @@ def note_dry_run() -> None:
     note_later("this was a dry run: nothing was changed")
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Returns a number with its noun: "1 segment", "2 segments". The default of `plural` adds an "s"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
 def confirmed(question: str, otherwise: str, *, yes: bool) -> bool:
     """Returns whether to make a change: `yes` says so, or the user does. Another answer of the user ends the program.
 

@@ -66,14 +66,15 @@ def remove_objects(
     """Removes what `clean` finds, after a question, and returns the exit status."""
     age = age_of("--older-than", older_than)
     plan = clean(older_than=age, dry_run=True)
-    question = f"Remove these {len(plan.objects)} objects?"
-    otherwise = f"{len(plan.objects)} objects would be removed; pass --yes to do it, or --dry-run to list them"
+    objects = render.counted(len(plan.objects), "object")
+    question = f"Remove {objects}?"
+    otherwise = f"{objects} would be removed; pass --yes to do it, or --dry-run to list them"
     show = partial(_print_removed, plan, form)
     status = render.confirm_plan(show, form, question, otherwise, changes=bool(plan.objects), dry_run=dry_run, yes=yes)
     if status is None:
         done = clean(older_than=age)
         if form is Format.TABLE:
-            render.note(f"removed {len(done.objects)} objects with {size(done.bytes)}")
+            render.note(f"removed {render.counted(len(done.objects), 'object')} with {size(done.bytes)}")
         else:
             _print_removed(done, form)
     return CLEAN if status is None else status

@@ -249,7 +249,7 @@ def delete_topic(
         render.result(DeletedTopic(topic, messages, dry_run=True), form)
         render.note_dry_run()
         return CLEAN
-    what = f"the topic {topic} with {messages} messages"
+    what = f"the topic {topic} with {render.counted(messages, 'message')}"
     if not render.confirmed(f"Delete {what}?", f"{what} would be deleted; pass --yes, or --dry-run", yes=yes):
         return USAGE
     with writing(directory, lock_timeout=wait) as store:

@@ -91,7 +91,7 @@ def expire(
         done = store.expire(dry_run=False, compact=compact)
     _tell_kept(done)
     if form is Format.TABLE:
-        render.note(f"deleted {len(done.files)} files with {size(done.bytes)}")
+        render.note(f"deleted {render.counted(len(done.files), 'file')} with {size(done.bytes)}")
         _tell_hidden(done)
     else:
         _expire_report(done, form)
@@ -107,7 +107,7 @@ def _policy(text: str) -> RetentionPolicy:
 
 def _tell_hidden(report: mqstore.ExpireReport) -> None:
     for one in report.topics:
-        render.note(f"hid {one.messages} messages of {one.topic}")
+        render.note(f"hid {render.counted(one.messages, 'message')} of {one.topic}")
 
 
 def _tell_kept(report: mqstore.ExpireReport) -> None:
@@ -122,9 +122,11 @@ def _expire_texts(plan: mqstore.ExpireReport, *, deletes: bool, compact: bool) -
     if not deletes:
         return "Start the time of the groups that keep files?", "the time of groups would start"
     first = "Compact, then delete" if compact else "Delete"
-    question, what = f"{first} these {len(plan.files)} files", f"{len(plan.files)} files would be deleted"
+    files = render.counted(len(plan.files), "file")
+    question, what = f"{first} {files}", f"{files} would be deleted"
     if plan.topics:
-        hidden = f"{sum(one.messages for one in plan.topics)} messages of {len(plan.topics)} topics"
+        messages = render.counted(sum(one.messages for one in plan.topics), "message")
+        hidden = f"{messages} of {render.counted(len(plan.topics), 'topic')}"
         question, what = f"{question}, and hide {hidden}", f"{what}, and {hidden} would be hidden"
     return f"{question}?", what
 

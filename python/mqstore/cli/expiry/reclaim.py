@@ -43,7 +43,7 @@ def reclaim(
         opened = writing(directory, progress=bar, lock_timeout=wait)
     with opened as store:
         plan = store.reclaim(dry_run=True, erase=erase, max_bytes_per_second=max_bytes_per_second)
-        what = f"{len(plan.segments)} segments"
+        what = render.counted(len(plan.segments), "segment")
         question = f"Rewrite {what}?"
         otherwise = f"{what} would be rewritten; pass --yes to do it, or --dry-run to list them"
         show, changes = partial(print_reclaimed, plan, form), bool(plan.segments)
@@ -54,7 +54,7 @@ def reclaim(
     if form is Format.TABLE:
         planned = {segment.path for segment in plan.segments}
         print_kept(kept for kept in done.kept if kept.path in planned)
-        render.note(f"rewrote {len(done.segments)} segments and freed {size(done.reclaimed_bytes)}")
+        render.note(f"rewrote {render.counted(len(done.segments), 'segment')} and freed {size(done.reclaimed_bytes)}")
     else:
         print_reclaimed(done, form)
     return CLEAN

@@ -148,9 +148,10 @@ def get(
         for letter, is_left in dead_letters_of(store, found):
             why = why_dead(letter)
             since = moment(why["dead_since_timestamp"])
+            deliveries = render.counted(why["attempts"], "delivery", "deliveries")
             ended = "" if is_left else "; the dead letter was redriven or deleted since"
             render.note(
-                f"group {why['group']} made it a dead letter at {since} after {why['attempts']} deliveries; "
+                f"group {why['group']} made it a dead letter at {since} after {deliveries}; "
                 f"reason: {why['reason']}{ended}"
             )
     return CLEAN

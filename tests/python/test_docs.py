@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import run
@@ -229,6 +230,13 @@ def test_celery() -> None:
 
     assert announce.apply(args=(7,)).get() >= 0
 """
+
+
+@pytest.mark.parametrize("framework", ["django", "fastapi", "flask", "httpx"])
+def test_a_framework_of_the_page_about_web_applications_is_installed_for_tests(framework: str) -> None:
+    """The test below skips a framework that is not installed."""
+    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"]
+    assert framework in {re.split(r"[^\w-]", requirement)[0] for requirement in group}
 
 
 @pytest.mark.slow

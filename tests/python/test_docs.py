@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tomllib
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import run
@@ -13,6 +14,8 @@ from subprocess import run
 import pytest
 
 import mqstore
+from mqstore import testing
+from mqstore.testing import ManualClock
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,6 +120,17 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
         exec(compile(block, f"{page}, block {number}", "exec"), names)
     lines = capsys.readouterr().out.splitlines()
     assert [line if line in printed else line.partition("(")[0] for line in lines] == printed
+
+
+def test_the_page_about_reading_shows_the_messages_of_the_last_hour(tmp_path: Path) -> None:
+    program = next(block for block in blocks("docs/reading.md") if "timedelta" in block)
+    shown = next(line.partition("  #")[0] for line in program.splitlines() if "start=timedelta(hours=1)" in line)
+    clock = ManualClock(datetime.now(UTC) - timedelta(hours=2))
+    with testing.open(tmp_path, clock=clock) as store:
+        store.append("orders", b"old")
+        clock.advance(timedelta(hours=2))
+        store.append("orders", b"new")
+        assert [message.text() for message in eval(shown, {"store": store, "timedelta": timedelta})] == ["new"]
 
 
 @pytest.mark.slow

@@ -638,6 +638,21 @@ def test_errors_about_urls_name_no_argument_of_python(url: str, text: str, cli: 
     assert done.stderr.startswith(f"mqstore: {text}")
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *(["cat", "--topic", "none"], ["topics", "--hours", "--topic", "none"], ["jobs", "none"], ["tail", "none"]),
+        *(["lookup", "none", "key"], ["topic", "alter", "none", "--queues", "2"]),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_topic_is_status_3_with_a_sentence(verb: list[str], filled: Path, cli: Cli) -> None:
+    words = 2 if verb[0] == "topic" else 1
+    done = cli(*verb[:words], filled, *verb[words:])
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "mqstore: no topic none; mqstore topics lists the topics\n"
+
+
 def test_errors_about_damage_advise_verbs(home: Path, cli: Cli) -> None:
     """A program of Python can open the store with other options; the command line has verbs."""
     with mqstore.open(home, "create", options=SMALL) as store:

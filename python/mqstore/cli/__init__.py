@@ -7,7 +7,7 @@ Data goes to stdout, notes and errors go to stderr. Exit statuses of every verb:
     0    success, no problems
     1    problems found, or `get`, `lookup`, `cat`, `last` or `topics --hours` found no message
     2    wrong command line
-    3    could not run: not a store, locked, too damaged to read, or an error of the system
+    3    could not run: not a store, no such topic, locked, too damaged to read, or an error of the system
     130  Ctrl-C
 
 Machine formats (`json`, `jsonl`) are stable and pure ASCII. They bypass the terminal library. This module imports

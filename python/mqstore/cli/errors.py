@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from mqstore.errors import DiskFullError, InvalidOptionError, MQStoreError, StoreLockedError
+from mqstore.errors import DiskFullError, InvalidOptionError, MQStoreError, StoreLockedError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +58,9 @@ def error_text(error: Exception) -> str:
         text = f"{options[error.option]}: {error.reason}"
     elif isinstance(error, InvalidOptionError) and error.option in _OF_ENVIRONMENT:
         text = error.reason.replace("there, not in the URL", "in environment variables, not in the URL")
+    elif isinstance(error, TopicNotFoundError) and error.nearest is None:
+        verb, parts = ("topics", "topics") if error.queue_id is None else ("topics --queues", "queues")
+        text += f"; mqstore {verb} lists the {parts}"
     for python, instead in _ADVICE:
         text = re.sub(python, instead, text)
     if "create" in options:

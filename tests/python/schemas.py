@@ -21,7 +21,7 @@ from mqstore._read import logic as _logic
 from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
 from mqstore.cli import bench, groups, jobs, progress, write
 from mqstore.cli import logic as logic_verbs
-from mqstore.cli.info import hours, settings
+from mqstore.cli.info import hours, processes, settings
 from mqstore.cli.info import topics as topic_verbs
 
 REPORTS: dict[str, type] = {
@@ -47,6 +47,7 @@ REPORTS: dict[str, type] = {
     "reclaim": _reports.ReclaimReport,
     "dead-letter delete": jobs.DeadLettersEnded,
     "dead-letter redrive": jobs.DeadLettersEnded,
+    "ps": processes.Processes,
     "logic-queue list": logic_verbs.LogicTopics,
     "logic-queue export": logic_verbs.LogicExport,
 }
@@ -64,7 +65,20 @@ LISTS: dict[str, type] = {
     "topics --hours": hours.HourMessages,
 }
 _REPORT_MODULES = (archive, base, store, retention, damage, copies, compaction, published)
-_VERB_MODULES = (_info, _logic, bench, groups, hours, jobs, logic_verbs, progress, settings, topic_verbs, write)
+_VERB_MODULES = (
+    _info,
+    _logic,
+    bench,
+    groups,
+    hours,
+    jobs,
+    logic_verbs,
+    processes,
+    progress,
+    settings,
+    topic_verbs,
+    write,
+)
 _MODULES = (*_REPORT_MODULES, *_VERB_MODULES)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}

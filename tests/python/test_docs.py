@@ -30,6 +30,7 @@ def blocks(page: str) -> list[str]:
     ("page", "printed"),
     [
         ("docs/index.md", ["resize cat.png"]),
+        ("docs/share.md", ["invoice 17 False", "0 True"]),
         (
             "docs/asyncio.md",
             [

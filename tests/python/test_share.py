@@ -59,6 +59,8 @@ def test_two_handles_are_one_store(tmp_path: Path) -> None:
         assert [one.queue_offset for one in many] == [1, 2]
         assert client.append("orders", b"four", durable=True).durable
         client.flush()
+        client.create_topic("b")
+        assert ("b" in client.topics(), list(client.table("b"))) == (True, [])
         client.create_topic("a", 3, max_messages=10)
         client.update_topic("a", max_messages=20)
         assert client.quotas() == owner.quotas()

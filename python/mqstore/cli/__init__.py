@@ -59,6 +59,7 @@ def _application(arguments: list[str]) -> None:
         )
         from mqstore.cli.app import app
         from mqstore.cli.expiry import expire, reclaim, retention  # noqa: F401
+        from mqstore.cli.info import processes  # noqa: F401
         from mqstore.cli.info import verbs as info_verbs  # noqa: F401
         from mqstore.cli.messages import verbs as messages_verbs  # noqa: F401
     except ModuleNotFoundError as error:

@@ -15,7 +15,6 @@ from mqstore._archive.place import ArchivePlace
 from mqstore.cli import render
 from mqstore.cli.app import verb
 from mqstore.cli.errors import error_text
-from mqstore.cli.joining import writing
 from mqstore.cli.options import (
     BrokerConf,
     ListOnly,
@@ -33,6 +32,7 @@ from mqstore.cli.options import (
 from mqstore.cli.render import Format
 from mqstore.cli.results import remove_objects
 from mqstore.cli.status import CLEAN, PROBLEMS
+from mqstore.cli.stores import writing
 
 # Not a Path, which would change a URL.
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.")]

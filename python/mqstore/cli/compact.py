@@ -12,10 +12,10 @@ import mqstore
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import verb
-from mqstore.cli.joining import is_shared, writing
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, ReportOnly, Topics, age_of, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
+from mqstore.cli.stores import is_shared, writing
 from mqstore.types import Keyless
 
 

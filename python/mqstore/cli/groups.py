@@ -14,7 +14,6 @@ from mqstore._admin.nearest import nearest
 from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
-from mqstore.cli.joining import writing
 from mqstore.cli.options import (
     TIMES,
     Directory,
@@ -27,6 +26,7 @@ from mqstore.cli.options import (
 )
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
+from mqstore.cli.stores import writing
 
 group_app = group_of_verbs("group", "Show and reset the progress of groups.")
 

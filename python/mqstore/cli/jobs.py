@@ -17,7 +17,6 @@ from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.groups import DEAD_LETTERS, AnyGroup, Group, check_group
 from mqstore.cli.info.waiting import STATES
-from mqstore.cli.joining import writing
 from mqstore.cli.options import (
     BodyForm,
     Directory,
@@ -32,6 +31,7 @@ from mqstore.cli.options import (
 )
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
+from mqstore.cli.stores import writing
 
 dead_app = group_of_verbs("dead-letter", "List, show, delete and redrive dead letters.")
 

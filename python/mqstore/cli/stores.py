@@ -1,15 +1,23 @@
-"""Verbs that take several stores: one after another, each with a heading or with the member `store` in JSON."""
+"""Verbs that take several stores, and opens for writing.
+
+Several stores come one after another, each with a heading or with the member `store` in JSON. An open for writing joins
+the processes that share the store.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import mqstore
+from mqstore import _native
 from mqstore._read.on_error import FAILURES
 from mqstore._remote.glob import expanded, is_pattern, shown
 from mqstore._reports import json_form
+from mqstore._store import lock_pauses
 from mqstore.cli import render
 from mqstore.cli.errors import error_text_of
 from mqstore.cli.render import Format
@@ -17,6 +25,8 @@ from mqstore.cli.status import CLEAN, FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mqstore.types import Mode
 
 # Not a Path, which would change a URL.
 Directories = Annotated[
@@ -80,3 +90,35 @@ class Stores:
             self._objects += objects
             return True
         return render.machine(objects, self._form)
+
+
+def is_shared(directory: str) -> bool:
+    """Returns whether a process has the store open with mode `"share"`."""
+    holder = _native.lock_holder(directory)
+    return holder is not None and holder[1]
+
+
+def writing(
+    directory: str,
+    mode: Mode = "rw",
+    *,
+    lock_timeout: float,
+    joined: Callable[[], object] | None = None,
+    **options: Any,
+) -> mqstore.Store:
+    """Opens a store for writing, or joins the processes that share it; waits up to `lock_timeout` if it is locked.
+
+    `joined` is called before the store is joined.
+    """
+    pauses = lock_pauses(lock_timeout)
+    while True:
+        if is_shared(directory):
+            if joined is not None:
+                joined()
+            return mqstore.open(directory, "share", own=False, lock_timeout=10, **options)
+        try:
+            return mqstore.open(directory, mode, **options)
+        except mqstore.StoreLockedError:
+            if (pause := next(pauses, None)) is None:
+                raise
+        time.sleep(pause)

@@ -16,7 +16,6 @@ from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import group_of_verbs, verb
 from mqstore.cli.info.tables import print_topic, topic_object
-from mqstore.cli.joining import writing
 from mqstore.cli.options import (
     Compress,
     CompressOver,
@@ -34,6 +33,7 @@ from mqstore.cli.options import (
 )
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
+from mqstore.cli.stores import writing
 
 topic_app = group_of_verbs("topic", "Create, change and delete topics.")
 

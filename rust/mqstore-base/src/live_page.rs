@@ -137,8 +137,8 @@ impl LivePage {
         }
     }
 
-    /// Counts a change of topics that readers must know: a deletion, the creation of a deleted one, another
-    /// `expire_after` or quota. Readers then read the topics again.
+    /// Counts a change of topics that readers must know: a deletion, a creation, other settings. Readers then read the
+    /// topics again.
     pub fn note_topic_change(&self) {
         let _one = self.topic_changes.lock();
         // As in `set`, this cannot fail.

@@ -18,4 +18,5 @@ mod deadline;
 mod service;
 pub mod share;
 mod socket;
+mod steps;
 pub mod wire;

@@ -128,7 +128,10 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
         &[&["append", "positions", "record_copy"], &["pass", "topic_copy"], &["store_copy"]],
     ),
     ("mqstore", &[&["append", "compaction", "delivery", "inspect", "io", "read", "store"]]),
-    ("mqstore-server", &[&["wire"], &["deadline"], &["service"], &["socket"], &["client"], &["share"]]),
+    (
+        "mqstore-server",
+        &[&["steps"], &["wire"], &["deadline"], &["service"], &["socket"], &["client"], &["share"]],
+    ),
     (
         "mqstore-python",
         &[

@@ -11,10 +11,10 @@ import mqstore
 from mqstore._admin.tables import size
 from mqstore.cli import render
 from mqstore.cli.app import verb
-from mqstore.cli.joining import writing
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, Yes, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
+from mqstore.cli.stores import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

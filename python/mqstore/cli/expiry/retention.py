@@ -9,9 +9,9 @@ import typer
 import mqstore
 from mqstore.cli import render
 from mqstore.cli.app import verb
-from mqstore.cli.joining import writing
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait
 from mqstore.cli.render import Format
+from mqstore.cli.stores import writing
 
 
 @verb()

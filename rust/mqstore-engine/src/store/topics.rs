@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::FloorTable;
-use mqstore_format::json::TopicConfig;
 use mqstore_meta::MetaLog;
 
 use super::Store;
@@ -23,14 +22,11 @@ impl Store {
         attributes: &[(String, String)],
     ) -> Result<(), StoreError> {
         let engine = self.engine("make topics")?;
-        let was_removed = engine.topics.is_removed(topic);
         engine.topics.create(topic, queues, attributes)?;
         engine.refresh_quota(topic);
         engine.topics.store()?;
-        let readers_must_know = [TopicConfig::EXPIRE_AFTER, TopicConfig::MAX_MESSAGES];
-        if was_removed || attributes.iter().any(|(name, _)| readers_must_know.contains(&name.as_str())) {
-            engine.live.note_topic_change();
-        }
+        // Readers find a topic without messages only in the list of topics.
+        engine.live.note_topic_change();
         // A wait for the whole topic includes new queues.
         engine.queues.wake_topic(topic);
         Ok(())
@@ -53,9 +49,7 @@ impl Store {
         engine.topics.change(topic, change)?;
         engine.refresh_quota(topic);
         engine.topics.store()?;
-        if change.expire_after_ms.is_some() || change.max_messages.is_some() {
-            engine.live.note_topic_change();
-        }
+        engine.live.note_topic_change();
         // A wait for the whole topic includes new queues.
         engine.queues.wake_topic(topic);
         Ok(())

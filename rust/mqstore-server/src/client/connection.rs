@@ -5,7 +5,7 @@
 //! [`Connection::watch`], which also notices the end of the owner while nobody calls.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -137,12 +137,28 @@ impl Connection {
         state.number += 1;
         let number = state.number;
         state.calls.insert(number, SentCall::default());
-        request.push(&mut state.out, number, flags);
+        self.push(&mut state, request, number, flags);
         self.flush(&mut state);
         if state.sent < state.out.len() {
             self.bell.ring();
         }
         number
+    }
+
+    /// Sends a request if nothing waits before it, and keeps what the socket does not take.
+    fn push(&self, state: &mut State, request: &Encoded, number: u64, flags: u16) {
+        let Some((header, payload)) = request.frame(number, flags) else {
+            push_frames(&mut state.out, number, flags, request.payload());
+            return;
+        };
+        let mut sent = 0;
+        if state.out.is_empty() {
+            let both = [IoSlice::new(&header), IoSlice::new(payload)];
+            // An error comes again with the next write.
+            sent = (&self.stream).write_vectored(&both).unwrap_or(0);
+        }
+        state.out.extend_from_slice(header.get(sent..).unwrap_or_default());
+        state.out.extend_from_slice(payload.get(sent.saturating_sub(header.len())..).unwrap_or_default());
     }
 
     /// Sends as much as the socket takes.

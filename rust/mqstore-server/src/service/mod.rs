@@ -16,12 +16,16 @@ use mqstore::Store;
 use mqstore::io::sync::{Arc, JoinHandle, Mutex, spawn};
 
 use self::core::Core;
+use crate::steps;
 use session::Session;
 
 /// The service for one open store.
 pub(crate) struct Service {
     core: Arc<Core>,
     sessions: Mutex<HashMap<u128, Arc<Session>>>,
+    /// The number of the last connection of each client, also of those that are gone: what a late connection still has
+    /// was sent again on a later one.
+    last_connections: Mutex<HashMap<u128, u64>>,
     appender: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -34,7 +38,12 @@ impl Service {
         let core = Core::new(store);
         let own = Arc::clone(&core);
         let thread = spawn("mqstore-append", move || own.appends.run(&own.store))?;
-        Ok(Arc::new(Self { core, sessions: Mutex::default(), appender: Mutex::new(Some(thread)) }))
+        Ok(Arc::new(Self {
+            core,
+            sessions: Mutex::default(),
+            last_connections: Mutex::default(),
+            appender: Mutex::new(Some(thread)),
+        }))
     }
 
     /// What the sessions share.
@@ -42,11 +51,22 @@ impl Service {
         &self.core
     }
 
-    /// Adds the session of a client. Returns the session of an earlier connection of the same client, whose requests
-    /// must end before the new one begins.
-    pub(crate) fn add(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
+    /// Adds the session of a client's connection with this number. An earlier connection of the client takes no more
+    /// requests. Returns false if a later one has come before it: then this one takes none.
+    pub(crate) fn add(&self, session: &Arc<Session>, connection: u64) -> bool {
+        {
+            let mut last = self.last_connections.lock();
+            let last = last.entry(session.client).or_default();
+            if connection <= *last && steps::does("service.refuse_late_connections") {
+                return false;
+            }
+            *last = connection;
+        }
         self.core.list(session.client, Arc::<Session>::clone(session));
-        self.sessions.lock().insert(session.client, Arc::clone(session))
+        if let Some(earlier) = self.sessions.lock().insert(session.client, Arc::clone(session)) {
+            session.follow(earlier);
+        }
+        true
     }
 
     /// Removes a session whose connection is gone. Its consumers leave, and its transactions are pending.

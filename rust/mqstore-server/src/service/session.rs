@@ -11,7 +11,7 @@ use mqstore::append::{AppendRequest, OwnedMessage};
 use mqstore::delivery::{Lease, TryPut, TryResult};
 use mqstore::error::StoreError;
 use mqstore::format::SysFlag;
-use mqstore::io::sync::{Arc, AtomicUsize, Mutex, Ordering};
+use mqstore::io::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use mqstore::message::{Appended, StoredRecord};
 use mqstore::{Consumer, Error, LeasedMessage, Transaction, WorkQueue};
 use tokio::sync::{Notify, oneshot};
@@ -20,6 +20,7 @@ use super::core::{ConnectedClient, Core};
 use super::verbs;
 use super::waits::{Limits, WaitEnd, blocking, polled};
 use crate::deadline::Deadline;
+use crate::steps;
 use crate::wire::failure::Failure;
 use crate::wire::frame::{AGAIN, Frame};
 use crate::wire::request::{
@@ -50,6 +51,10 @@ pub(crate) struct Session {
     leases: Mutex<HashMap<(HandleNumber, LeaseName), Lease>>,
     /// The waits that the client can end, by the number of their request.
     waits: Mutex<HashMap<u64, Arc<WaitEnd>>>,
+    /// Whether the client has another connection: what still arrives on this one was sent again there.
+    is_over: AtomicBool,
+    /// The session of the connection before this one, while its requests may run.
+    earlier: Mutex<Option<Arc<Self>>>,
     /// Requests without an answer.
     running: AtomicUsize,
     idle: Notify,
@@ -102,11 +107,40 @@ impl Session {
             handles: Mutex::default(),
             leases: Mutex::default(),
             waits: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            earlier: Mutex::default(),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
             waiting_appends: AtomicUsize::new(0),
             order: tokio::sync::Mutex::new(()),
         })
+    }
+
+    /// Makes the front-end take no more requests of this connection.
+    fn end(&self) {
+        self.is_over.store(steps::does("session.end_earlier"), Ordering::Release);
+    }
+
+    /// Whether the front-end must take no more requests.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Notes the session of an earlier connection of the client, and ends it.
+    pub(crate) fn follow(&self, earlier: Arc<Self>) {
+        earlier.end();
+        *self.earlier.lock() = Some(earlier);
+    }
+
+    /// Returns once no request of an earlier connection runs, also of those before the last one.
+    pub(crate) async fn wait_for_earlier(&self) {
+        // Each keeps the one before it until that is idle: a later connection must wait for all of them.
+        let mut next = self.earlier.lock().clone();
+        while let Some(earlier) = next.take() {
+            earlier.wait_until_idle().await;
+            next.clone_from(&earlier.earlier.lock());
+        }
+        *self.earlier.lock() = None;
     }
 
     /// Returns once no request runs.

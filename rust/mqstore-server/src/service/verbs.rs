@@ -20,6 +20,7 @@ use mqstore::{
 };
 use std::time::Duration;
 
+use crate::steps;
 use crate::wire::request::{
     Batch, ConsumerVerb, DueTime, FilterText, LeaseName, Message, QueueOptions, QueueVerb, ReaderOptions,
     Request, Start, TransactionVerb,
@@ -116,7 +117,8 @@ fn done(result: Result<(), StoreError>) -> Result<Response, Error> {
 /// Appends a batch; see the header for `again`.
 fn append(store: &Store, batch: &Batch<'_>, again: bool) -> Result<Vec<Position>, Error> {
     let found = if again { earlier(store, batch.topic, &batch.messages)? } else { Vec::new() };
-    let missing = batch.messages.get(found.len()..).unwrap_or_default();
+    let rest = if steps::does("verbs.append_only_the_rest") { found.len() } else { 0 };
+    let missing = batch.messages.get(rest..).unwrap_or_default();
     let new: Vec<_> = missing
         .iter()
         .map(|message| message.new_message(batch.topic, batch.queue_id, batch.durable))
@@ -137,6 +139,9 @@ fn append(store: &Store, batch: &Batch<'_>, again: bool) -> Result<Vec<Position>
 /// are appended in order.
 fn earlier(store: &Store, topic: &str, messages: &[Message<'_>]) -> Result<Vec<Appended>, Error> {
     let mut found = Vec::new();
+    if !steps::does("verbs.look_for_earlier") {
+        return Ok(found);
+    }
     if store.has_batch_queues(topic) {
         // One record has all of them, and the first key is in the index.
         let Some(first) = messages.first() else { return Ok(found) };

@@ -12,6 +12,7 @@ use crate::client::connection::{Connection, LONGEST_SLEEP, Waited};
 use crate::client::encoded::Encoded;
 use crate::deadline::Deadline;
 use crate::service::verbs;
+use crate::steps;
 use crate::wire::frame::AGAIN;
 use crate::wire::request::{ConsumerVerb, QueueVerb, Request, TransactionVerb, WaitMs};
 use crate::wire::response::{Position, Response};
@@ -143,7 +144,8 @@ impl Call {
         {
             self.shorten(until);
         }
-        let number = connection.send(&self.request, if self.was_sent { AGAIN } else { 0 });
+        let again = self.was_sent && steps::does("call.mark_again");
+        let number = connection.send(&self.request, if again { AGAIN } else { 0 });
         self.sent = Some((connection, number));
         self.was_sent = true;
     }

@@ -62,14 +62,15 @@ impl<'a> Keyed<'a> {
     /// Gives each message without a unique key a new one.
     pub(crate) fn new(inner: &Inner, parts: impl Iterator<Item = Part<'a>>) -> Self {
         let now_ms = inner.store().clock().now_ms();
-        let mut properties = Vec::new();
+        let (mut properties, mut own) = (Vec::new(), Vec::new());
         let parts = parts.map(|part| {
             if part.unique_key.is_some() {
                 return (part, None);
             }
             let key = inner.keys.next(now_ms);
             let start = properties.len();
-            let mut own = part.properties.to_vec();
+            own.clear();
+            own.extend_from_slice(part.properties);
             push_property(&mut own, UNIQ_KEY, key.as_bytes());
             properties.extend_from_slice(&own);
             (part, Some((key, start..properties.len())))

@@ -9,6 +9,8 @@ mod consumer;
 mod handle;
 mod keyed;
 mod lease;
+#[cfg(test)]
+mod model;
 mod queue;
 mod responses;
 #[cfg(test)]
@@ -130,6 +132,8 @@ pub(crate) struct Inner {
     changed: Condvar,
     closed: AtomicBool,
     hello: Hello,
+    /// Number of the connections so far.
+    connections: AtomicU64,
     pub(crate) keys: UniqueKeyGenerator,
     next_handle: AtomicU64,
     /// Why the last takeover failed.
@@ -157,14 +161,20 @@ impl SharedStore {
         let environment = files.vfs.environment();
         let client =
             u128::from(environment.random_seed) << 64 | u128::from(files.vfs.environment().random_seed);
-        let hello = Hello { client, pid: environment.pid, library: env!("CARGO_PKG_VERSION").to_owned() };
+        let hello = Hello {
+            client,
+            connection: 0,
+            pid: environment.pid,
+            library: env!("CARGO_PKG_VERSION").to_owned(),
+        };
         let salt = environment.random_seed;
         let keys =
             UniqueKeyGenerator::new(StoreOptions::default().store_host.ip, environment.pid, salt as u32)
                 .starting_at((salt >> 32) as u16)
                 .with_utc_offset_ms(files.clock.utc_offset_ms(files.clock.now_ms()));
         let until = Deadline::after(setup.timeout);
-        let seeker = Seeker { setup: &setup, files: &files, hello: &hello };
+        let connections = AtomicU64::new(0);
+        let seeker = Seeker { setup: &setup, files: &files, hello: &hello, connections: &connections };
         let (role, store, options) = seeker.seek(None, until, &|| false, watcher)?;
         let store = match store {
             Some(store) => store,
@@ -179,6 +189,7 @@ impl SharedStore {
             changed: Condvar::new(),
             closed: AtomicBool::new(false),
             hello,
+            connections,
             keys,
             next_handle: AtomicU64::new(1),
             failure: Mutex::default(),
@@ -257,6 +268,14 @@ impl SharedStore {
         closed
     }
 
+    /// Cuts the connection of a client.
+    #[cfg(test)]
+    fn cut(&self) {
+        if let Role::Client(connection) = &self.0.role.lock().0 {
+            connection.end();
+        }
+    }
+
     /// In a child, directly after a fork: closes its copies of the sockets and of the lock. The handle must be leaked
     /// then; the child opens another one.
     pub fn disown_in_child(&self) {
@@ -296,6 +315,7 @@ struct Seeker<'a> {
     setup: &'a Setup,
     files: &'a StoreFiles,
     hello: &'a Hello,
+    connections: &'a AtomicU64,
 }
 
 /// A role, the store of an owner, and the text of the options.
@@ -364,7 +384,8 @@ impl Seeker<'_> {
                 return Err(StoreError::io(&self.setup.root, "connecting to the owner", error).into());
             }
         };
-        match Connection::greet(stream, self.hello) {
+        let connection = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        match Connection::greet(stream, &Hello { connection, ..self.hello.clone() }) {
             Ok(connection) => Ok(Some(connection)),
             // It ended, or is stopped. Only the lock says which.
             Err(Error::Store(StoreError::Io { .. })) => Ok(None),
@@ -518,7 +539,12 @@ impl Inner {
     fn take_over(&self) {
         drop(self.set_role_unless_closed(Role::None));
         let last = self.options.lock().clone();
-        let seeker = Seeker { setup: &self.setup, files: &self.files, hello: &self.hello };
+        let seeker = Seeker {
+            setup: &self.setup,
+            files: &self.files,
+            hello: &self.hello,
+            connections: &self.connections,
+        };
         while !self.closed.load(Ordering::Acquire) {
             let is_over = || self.closed.load(Ordering::Acquire);
             let found = seeker.seek(Some(&last), Deadline::after(None), &is_over, &mut |_| Ok(()));

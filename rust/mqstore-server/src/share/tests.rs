@@ -31,7 +31,7 @@ impl Program for Plain {
     }
 }
 
-fn open(root: &Path) -> SharedStore {
+pub(super) fn open(root: &Path) -> SharedStore {
     let options = StoreOptions {
         segment_bytes: 1 << 20,
         index_slots: 64,
@@ -43,7 +43,7 @@ fn open(root: &Path) -> SharedStore {
     SharedStore::open(setup, &mut |_| Ok(())).unwrap()
 }
 
-fn bodies(store: &SharedStore, topic: &str) -> Vec<Vec<u8>> {
+pub(super) fn bodies(store: &SharedStore, topic: &str) -> Vec<Vec<u8>> {
     let store = store.store();
     let mut found = Vec::new();
     for (queue_id, _) in store.ends(topic).unwrap() {

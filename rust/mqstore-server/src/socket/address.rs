@@ -43,6 +43,8 @@ impl Folder {
 /// The published socket of an owner. Dropping it removes the name.
 pub(crate) struct PublishedSocket {
     folder: Folder,
+    /// Whether members of the folder's group can connect, too. The system checks that they are.
+    pub(crate) admits_group: bool,
     inode: u64,
     /// The process that published it: a forked child removes nothing.
     pid: Pid,
@@ -76,7 +78,7 @@ pub(crate) fn publish(root: &Path) -> io::Result<(UnixListener, PublishedSocket)
     chmodat(&folder.descriptor, own.as_str(), Mode::from_bits_truncate(mode), AtFlags::empty())?;
     let inode = statat(&folder.descriptor, own.as_str(), AtFlags::SYMLINK_NOFOLLOW)?.st_ino;
     renameat(&folder.descriptor, own.as_str(), &folder.descriptor, NAME)?;
-    Ok((listener, PublishedSocket { folder, inode, pid }))
+    Ok((listener, PublishedSocket { folder, admits_group: shared, inode, pid }))
 }
 
 /// Connects to the owner of the store at `root`.

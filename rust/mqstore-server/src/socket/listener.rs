@@ -19,6 +19,7 @@ use super::address::PublishedSocket;
 use super::open_sockets;
 use crate::service::Service;
 use crate::service::session::Session;
+use crate::steps;
 use crate::wire::failure::Failure;
 use crate::wire::frame::{Frame, FrameReader, push_frames};
 use crate::wire::greeting::{Hello, Welcome, decode, encode};
@@ -97,6 +98,7 @@ async fn accept(
         tokio::select! {
             _ = stopped.changed() => break,
             accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if !may_connect(&stream, published.admits_group) => drop(stream),
                 Ok((stream, _)) => {
                     connections.spawn_local(serve(stream, Arc::clone(&service), Arc::clone(&welcome)));
                 }
@@ -114,30 +116,32 @@ async fn accept(
     while connections.join_next().await.is_some() {}
 }
 
-/// Whether the user of the peer may use the store: the owner's own, root, or one whom the permissions of the socket let in.
-fn may_connect(stream: &UnixStream) -> bool {
+/// Whether the user of the peer may use the store: the owner's own, root, or a member of the group that may write to the
+/// folder, whom the permissions of the socket let in.
+fn may_connect(stream: &UnixStream, admits_group: bool) -> bool {
     let Ok(peer) = stream.peer_cred() else { return false };
-    let own = rustix::process::geteuid().as_raw();
-    peer.uid() == own || peer.uid() == 0 || peer.gid() == rustix::process::getegid().as_raw()
+    admits_group || peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw()
 }
 
 async fn serve(stream: UnixStream, service: Arc<Service>, welcome: Arc<Welcome>) {
     let Some(_listed) = open_sockets::list(&stream) else { return };
-    if !may_connect(&stream) {
-        return;
-    }
     let (mut reader, mut buffer) = (FrameReader::default(), vec![0; READ_BYTES]);
     let greeted = tokio::time::timeout(GREETING, greet(&stream, &mut reader, &mut buffer, &welcome)).await;
     let Ok(Some(hello)) = greeted else { return };
-    let session = Session::new(service.core(), hello.client, hello.pid, hello.library);
-    if let Some(earlier) = service.add(&session) {
-        earlier.wait_until_idle().await;
+    let session = Session::new(service.core(), hello.client, hello.pid, hello.library.clone());
+    if !service.add(&session, hello.connection) {
+        return;
     }
+    session.wait_for_earlier().await;
     let mut connection =
         Connection { stream, reader, buffer, out: Vec::new(), sent: 0, requests: 0, bytes: 0 };
     connection.run(&session).await;
     drop(connection);
     session.end_waits();
+    // A later connection of the client must find it until then.
+    if steps::does("listener.keep_until_idle") {
+        session.wait_until_idle().await;
+    }
     let _ = tokio::task::spawn_blocking(move || service.remove(&session)).await;
 }
 
@@ -203,7 +207,7 @@ impl Connection {
     async fn run(&mut self, session: &Arc<Session>) {
         let (send, mut done) = mpsc::unbounded_channel::<DoneRequest>();
         loop {
-            if self.take_frames(session, &send).is_err() || self.send().is_err() {
+            if self.take_frames(session, &send).is_err() || self.send().is_err() || session.is_over() {
                 return;
             }
             let interest = match (self.may_read(), self.sent < self.out.len()) {
@@ -249,7 +253,7 @@ impl Connection {
         session: &Arc<Session>,
         send: &mpsc::UnboundedSender<DoneRequest>,
     ) -> Result<(), crate::wire::frame::FrameError> {
-        while self.may_read() {
+        while self.may_read() && !session.is_over() {
             let Some(frame) = self.reader.take()? else { return Ok(()) };
             match session.answer_now(&frame) {
                 Ok(answer) => self.push(frame.number, &answer),

@@ -6,9 +6,9 @@
 //!
 //! A request and its response have the same number; number 0 is the greeting. A payload that does not fit in one frame
 //! continues in the next frames with its number, all but the last with the flag [`MORE`]. [`FrameReader`] is a state
-//! machine: bytes in, whole payloads out. It allocates only for bytes that have arrived.
+//! machine: bytes in, whole payloads out. It reserves at most 2 MiB for bytes that have not arrived.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// Maximum payload of one frame.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
@@ -23,6 +23,9 @@ const LENGTH_BYTES: usize = 4;
 const HEADER_BYTES: usize = 10;
 /// Bytes before the payload of a frame.
 pub const HEADER_LENGTH: usize = LENGTH_BYTES + HEADER_BYTES;
+
+/// Bytes for which a payload gets space before they arrive.
+const FIRST_BYTES: usize = 2 << 20;
 
 /// A request or response that has arrived completely.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,26 +83,100 @@ pub fn write_header(header: &mut [u8; HEADER_LENGTH], number: u64, flags: u16, b
     *header = [l0, l1, l2, l3, n0, n1, n2, n3, n4, n5, n6, n7, f0, f1];
 }
 
+/// The header of a frame.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    number: u64,
+    flags: u16,
+    /// Bytes of its payload.
+    bytes: usize,
+}
+
 /// Makes payloads of the bytes that arrive.
 #[derive(Debug, Default)]
 pub struct FrameReader {
-    /// Bytes that are not yet a frame. Those before `start` are done.
-    waiting: Vec<u8>,
-    start: usize,
+    /// Bytes of a header that has not arrived completely.
+    begun: Vec<u8>,
+    /// The frame that arrives, and its payload so far.
+    current: Option<(Header, Vec<u8>)>,
+    /// Payloads that arrived completely.
+    whole: VecDeque<Frame>,
     /// Payloads that continue.
     parts: HashMap<u64, Vec<u8>>,
     /// The bytes of all `parts`.
     part_bytes: usize,
+    failed: Option<FrameError>,
 }
 
 impl FrameReader {
     /// Takes bytes of the connection.
-    pub fn push(&mut self, bytes: &[u8]) {
-        if self.start > 0 && self.start == self.waiting.len() {
-            self.waiting.clear();
-            self.start = 0;
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.failed.is_none() {
+            bytes = self.push_some(bytes);
         }
-        self.waiting.extend_from_slice(bytes);
+    }
+
+    /// Takes bytes of one frame, and returns the others.
+    fn push_some<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let Some((header, payload)) = &mut self.current else { return self.push_header(bytes) };
+        let missing = header.bytes - payload.len();
+        let (now, later) = bytes.split_at(missing.min(bytes.len()));
+        payload.extend_from_slice(now);
+        if payload.len() == header.bytes {
+            self.end_frame();
+        }
+        later
+    }
+
+    fn push_header<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let (now, later) = bytes.split_at((HEADER_LENGTH - self.begun.len()).min(bytes.len()));
+        self.begun.extend_from_slice(now);
+        // A wrong length is an error before the rest of the header comes.
+        if let Some(length) = self.begun.first_chunk::<LENGTH_BYTES>() {
+            let length = u32::from_be_bytes(*length) as usize;
+            if !(HEADER_BYTES..=HEADER_BYTES + MAX_FRAME_BYTES).contains(&length) {
+                self.failed = Some(FrameError::Length { bytes: length });
+                return later;
+            }
+            if let [_, _, _, _, number @ .., f0, f1] = self.begun.as_slice()
+                && let Ok(number) = number.try_into()
+            {
+                let bytes = length - HEADER_BYTES;
+                let header = Header {
+                    number: u64::from_be_bytes(number),
+                    flags: u16::from_be_bytes([*f0, *f1]),
+                    bytes,
+                };
+                self.begun.clear();
+                // Grows with the bytes that arrive.
+                self.current = Some((header, Vec::with_capacity(bytes.min(FIRST_BYTES))));
+                if bytes == 0 {
+                    self.end_frame();
+                }
+            }
+        }
+        later
+    }
+
+    fn end_frame(&mut self) {
+        let Some((Header { number, flags, .. }, payload)) = self.current.take() else { return };
+        let continues = flags & MORE != 0;
+        if !continues && !self.parts.contains_key(&number) {
+            self.whole.push_back(Frame { number, flags, payload });
+            return;
+        }
+        self.part_bytes += payload.len();
+        if self.part_bytes > MAX_PAYLOAD_BYTES {
+            self.failed = Some(FrameError::Payload);
+            return;
+        }
+        let part = self.parts.entry(number).or_default();
+        part.extend_from_slice(&payload);
+        if !continues {
+            let payload = self.parts.remove(&number).unwrap_or_default();
+            self.part_bytes -= payload.len();
+            self.whole.push_back(Frame { number, flags, payload });
+        }
     }
 
     /// Returns the next whole payload; `None` if more bytes must come first.
@@ -107,48 +184,11 @@ impl FrameReader {
     /// # Errors
     /// [`FrameError`] if the bytes are no frames. The reader is useless then.
     pub fn take(&mut self) -> Result<Option<Frame>, FrameError> {
-        loop {
-            let Some(frame) = self.next_frame()? else {
-                self.forget_done();
-                return Ok(None);
-            };
-            let Frame { number, flags, payload } = frame;
-            if self.parts.is_empty() && flags & MORE == 0 {
-                return Ok(Some(Frame { number, flags, payload }));
-            }
-            self.part_bytes += payload.len();
-            if self.part_bytes > MAX_PAYLOAD_BYTES {
-                return Err(FrameError::Payload);
-            }
-            let part = self.parts.entry(number).or_default();
-            part.extend_from_slice(&payload);
-            if flags & MORE == 0 {
-                let payload = self.parts.remove(&number).unwrap_or_default();
-                self.part_bytes -= payload.len();
-                return Ok(Some(Frame { number, flags, payload }));
-            }
+        match (self.whole.pop_front(), &self.failed) {
+            (None, Some(FrameError::Length { bytes })) => Err(FrameError::Length { bytes: *bytes }),
+            (None, Some(FrameError::Payload)) => Err(FrameError::Payload),
+            (frame, _) => Ok(frame),
         }
-    }
-
-    fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
-        let left = self.waiting.get(self.start..).unwrap_or_default();
-        let Some((length, rest)) = left.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
-        let length = u32::from_be_bytes(*length) as usize;
-        if !(HEADER_BYTES..=HEADER_BYTES + MAX_FRAME_BYTES).contains(&length) {
-            return Err(FrameError::Length { bytes: length });
-        }
-        let Some(frame) = rest.get(..length) else { return Ok(None) };
-        let Some((number, frame)) = frame.split_first_chunk::<8>() else { return Ok(None) };
-        let Some((flags, payload)) = frame.split_first_chunk::<2>() else { return Ok(None) };
-        let number = u64::from_be_bytes(*number);
-        let frame = Frame { number, flags: u16::from_be_bytes(*flags), payload: payload.to_vec() };
-        self.start += LENGTH_BYTES + length;
-        Ok(Some(frame))
-    }
-
-    fn forget_done(&mut self) {
-        self.waiting.drain(..self.start);
-        self.start = 0;
     }
 }
 

@@ -19,6 +19,8 @@ pub const VERSIONS: (u16, u16) = (1, 1);
 pub struct Hello {
     /// The client: a random number that stays over all its connections.
     pub client: u128,
+    /// Number of the connection; each later one of the client has a higher number. An owner can see them in another order.
+    pub connection: u64,
     /// Its process id.
     pub pid: u32,
     /// Version of its library.
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        Hello { client: 5, pid: 7, library: "0.1.0".to_owned() }
+        Hello { client: 5, connection: 1, pid: 7, library: "0.1.0".to_owned() }
     }
 
     #[test]

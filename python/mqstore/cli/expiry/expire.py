@@ -17,7 +17,7 @@ from mqstore.cli.app import verb
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, Yes, age_of, lock_wait, options_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
-from mqstore.cli.stores import writing
+from mqstore.cli.stores import is_shared, writing
 
 if TYPE_CHECKING:
     from mqstore.types import RetentionPolicy
@@ -57,7 +57,7 @@ def expire(
 ) -> int:
     """Deletes the oldest log segments, and the queue and index files that point to deleted segments only.
 
-    It also applies the retention of single topics.
+    It also applies the retention of single topics. If processes share the store, it applies theirs.
     """
     is_given = not (retention is None and retention_bytes is None and conf is None)
     wait = lock_wait(lock_timeout)
@@ -70,8 +70,13 @@ def expire(
         options = replace(options, retention_policy=_policy(retention_policy))
     if group_timeout is not None:
         options = replace(options, group_timeout=age_of("--group-timeout", group_timeout))
-    with mqstore.open(directory, options=options) as store:
-        if not is_given and not has_topic_limits(store):
+    # Processes that share the store have its retention among their options.
+    shares = is_shared(directory)
+    looking = (
+        writing(directory, options=options, lock_timeout=wait) if shares else mqstore.open(directory, options=options)
+    )
+    with looking as store:
+        if not is_given and not shares and not has_topic_limits(store):
             raise typer.BadParameter("give at least one of --retention, --retention-bytes and --conf")
         plan = store.expire(dry_run=True)
     # Only a real run starts the times of the groups that keep segments.

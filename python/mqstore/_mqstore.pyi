@@ -344,8 +344,8 @@ class NativeStore:
         Args:
             topic: the topic.
             queue_id: the queue; None is all queues.
-            start: the first message: a store time, as an aware `datetime` or as ISO text, or with `queue_id` a queue
-                offset (int). None is the first readable message.
+            start: the first message: a store time, as an aware `datetime`, as ISO text or as its age (`timedelta`),
+                or with `queue_id` a queue offset (int). None is the first readable message.
             end: the message to stop before, like `start`. None is the end at the time of the call.
             filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
             follow: whether to wait at the end for new messages. From then on, messages come in order of arrival.

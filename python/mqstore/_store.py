@@ -56,6 +56,8 @@ if TYPE_CHECKING:
         Time,
     )
 
+TO_SHARE = 'processes share the store: open it here with mode "share" too, or with mode "r"'
+
 T = TypeVar("T")
 
 # Seconds between two attempts to take a lock: the first pause, and the longest.
@@ -192,15 +194,19 @@ def opened(
     _native.watch_forks()
     if mode == "share" and isinstance(home, str):
         timeout = None if lock_timeout is OF_MODE or lock_timeout is None else seconds_of("lock_timeout", lock_timeout)
-        return Store._share(home, chosen, named_options(options, overrides), progress, own=own, timeout=timeout)
+        named = named_options(options, overrides)
+        return Store._share(home, chosen, named, progress, clock, faults, own=own, timeout=timeout)
     if not own:
         raise InvalidOptionError("own", f'only for mode "share", and the mode is {mode!r}')
     pauses = lock_pauses(0 if lock_timeout is OF_MODE else lock_timeout)
     while True:
         try:
             return Store._open(home, mode, chosen, progress, clock, faults)
-        except StoreLockedError:
+        except StoreLockedError as error:
             if (pause := next(pauses, None)) is None:
+                holder = _native.lock_holder(str(home))
+                if holder is not None and holder[1]:
+                    raise StoreLockedError(error.path, error.pid, TO_SHARE) from None
                 raise
         time.sleep(pause)
 
@@ -301,6 +307,8 @@ class Store(DeliveringStore):
         options: StoreOptions,
         named: set[str],
         progress: Callable[[Progress], object] | None,
+        clock: _native.TestClock | None,
+        faults: _native.TestFaults | None,
         *,
         own: bool,
         timeout: float | None,
@@ -312,7 +320,7 @@ class Store(DeliveringStore):
         look = _ArchiveLook()
         program = share_form(options, named, path, {"on_event": logged(options), "archive_look": look})
         form = {"share": program, "own": own, "timeout": timeout}
-        made = _native.NativeStore.__new__(cls, path, "share", form, _told(progress), None, None)
+        made = _native.NativeStore.__new__(cls, path, "share", form, _told(progress), clock, faults)
         made._archive_look = look
         with closing_on_error(made):
             made._choose_archive(None, None)

@@ -5,7 +5,7 @@
     MQStoreError
         StoreLockedError        BlockingIOError         another process has the store open for writing
         StoreClosedError        ValueError              the store was closed before or during the call
-        ForkedProcessError      RuntimeError            the store was opened before a fork and is used in the child
+        ForkedProcessError      RuntimeError            an object that was opened before a fork is used in the child
         StoreReadOnlyError      io.UnsupportedOperation write to a store that is open for reading
         StorePoisonedError      OSError                 an earlier write or sync failed
         StoreIOError            OSError                 another error of the operating system
@@ -161,17 +161,19 @@ class ForkedProcessError(MQStoreError, RuntimeError):
     """The store was opened before a fork and is used in the child.
 
     The threads of a store do not survive a fork, and its lock stays with the parent. The child must open the directory
-    itself.
+    itself. A store with mode `"share"` works in the child too; there only work queues, leases, consumers and
+    transactions that were open before the fork raise this error, and `advice` says so.
     """
 
     path: str
+    advice: str | None
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, advice: str | None = None) -> None:
         text = (
-            f"{path}: the store was opened in the parent process and cannot be used after a fork: "
+            "the store was opened in the parent process and cannot be used after a fork: "
             'open the path again in the child, with mode "r" while the parent writes'
         )
-        self._settle(text, path)
+        self._settle(f"{path}: {text if advice is None else advice}", path, advice)
 
 
 class StoreReadOnlyError(MQStoreError, io.UnsupportedOperation):

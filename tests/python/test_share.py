@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,20 @@ def other(home: Path, code: str) -> Iterator[subprocess.Popen[str]]:
             yield child
         finally:
             child.kill()
+
+
+@contextmanager
+def raw(home: Path) -> Iterator[socket.socket]:
+    """Connects to the socket of a store."""
+    folder = os.open(home / "mqstore", os.O_RDONLY)
+    peer = socket.socket(socket.AF_UNIX)
+    try:
+        peer.settimeout(10)
+        peer.connect(f"/proc/self/fd/{folder}/socket")
+        yield peer
+    finally:
+        os.close(folder)
+        peer.close()
 
 
 def line(child: subprocess.Popen[str]) -> str:
@@ -196,7 +212,7 @@ def test_a_store_that_another_process_does_not_share(tmp_path: Path) -> None:
         share(home, lock_timeout=0.1)
     with pytest.raises(mqstore.StoreLockedError):
         share(home, lock_timeout=0.1, own=False)
-    with share(home), pytest.raises(mqstore.StoreLockedError):
+    with share(home), pytest.raises(mqstore.StoreLockedError, match='mode "share" too'):
         mqstore.open(home, "rw")
 
 
@@ -209,7 +225,7 @@ def test_a_long_path(tmp_path: Path) -> None:
 
 def _in_child(store: mqstore.Store, queue: mqstore.WorkQueue, job: mqstore.LeasedMessage, home: Path) -> None:
     store.append("log", b"child")
-    with pytest.raises(mqstore.ForkedProcessError):
+    with pytest.raises(mqstore.ForkedProcessError, match="stays with the parent"):
         job.ack()
     again = store.work_queue("jobs")
     again.put(b"from the child")
@@ -237,25 +253,14 @@ def test_a_forked_child_becomes_a_client(tmp_path: Path, owner: bool) -> None:
 
 
 def test_random_bytes_do_not_disturb_others(tmp_path: Path) -> None:
-    import random
-    import socket
-
     home, chance = tmp_path / "s", random.Random(7)
-    with share(home) as owner, share(home) as client:
-        peers = []
+    with share(home) as owner, share(home) as client, ExitStack() as peers:
         for size in [0, 1, 3, 13, 14, 100, 5000, 1 << 20]:
-            peer = socket.socket(socket.AF_UNIX)
-            os.chdir(home)
-            peer.connect("mqstore/socket")
-            peer.settimeout(1)
+            peer = peers.enter_context(raw(home))
             with suppress(OSError):
                 peer.sendall(chance.randbytes(size))
-            peers.append(peer)
-        large = socket.socket(socket.AF_UNIX)
-        large.connect("mqstore/socket")
+        large = peers.enter_context(raw(home))
         large.sendall(((16 << 20) + 11).to_bytes(4, "big"))
         assert large.recv(1) == b""
         client.append("a", b"1")
         assert owner.stats().appends == 1
-        for peer in [*peers, large]:
-            peer.close()

@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from mqstore._store import TO_SHARE
 from mqstore.errors import DiskFullError, InvalidOptionError, MQStoreError, StoreLockedError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def name_options_of(work: Callable[..., Any]) -> None:
 def error_text(error: Exception) -> str:
     """Returns the text of an error of mqstore or of the system."""
     options = _options()
-    if isinstance(error, StoreLockedError) and error.advice is None:
+    if isinstance(error, StoreLockedError) and error.advice in {None, TO_SHARE}:
         error = StoreLockedError(error.path, error.pid, "close it there, or wait for it with --lock-timeout")
     if isinstance(error, DiskFullError):
         # An option of an open store.

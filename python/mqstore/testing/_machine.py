@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 import mqstore
 from mqstore import _native
 from mqstore._help import lists_options
-from mqstore._store import opened
+from mqstore._store import OF_MODE, opened
 from mqstore._times import milliseconds_of, seconds_from, time_of
 
 if TYPE_CHECKING:
@@ -153,7 +153,8 @@ def open(  # noqa: A001 - the name of `mqstore.open`
     faults: Faults | None = None,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
-    lock_timeout: Duration | None = 0,
+    lock_timeout: Duration | None = OF_MODE,
+    own: bool = True,
     **overrides: Unpack[StoreOptionsDict],
 ) -> mqstore.Store:
     """Opens a store like `mqstore.open`, with the clock and the disk faults of a test.
@@ -168,6 +169,7 @@ def open(  # noqa: A001 - the name of `mqstore.open`
         options: options of the store; None is `SMALL`.
         progress: as for `mqstore.open`.
         lock_timeout: as for `mqstore.open`; it takes real time.
+        own: as for `mqstore.open`.
         overrides: single options by name; they replace those in `options`. The sizes of files in `SMALL` are smaller
             than the defaults below.
 
@@ -184,6 +186,7 @@ def open(  # noqa: A001 - the name of `mqstore.open`
         overrides,
         progress=progress,
         lock_timeout=lock_timeout,
+        own=own,
         clock=None if clock is None else clock._native,
         faults=None if faults is None else faults._native,
     )

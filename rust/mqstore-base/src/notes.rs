@@ -71,6 +71,15 @@ pub fn duration_text(ms: u64) -> String {
     if parts.is_empty() { "0 ms".to_owned() } else { parts.join(" ") }
 }
 
+/// Returns a number of bytes in its largest unit with one decimal, for people.
+pub fn bytes_text(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes} bytes"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +100,14 @@ mod tests {
         assert_eq!(notes.take_lines().len(), MAX_LINES);
         notes.log("line 1".into());
         assert_eq!((notes.take_lines(), notes.take_lines()), (vec!["line 1".into()], Vec::new()));
+    }
+
+    #[test]
+    fn bytes_have_their_largest_unit() {
+        let cases = [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (115_657_933, "110.3 MiB")];
+        for (bytes, text) in cases {
+            assert_eq!(bytes_text(bytes), text);
+        }
     }
 
     #[test]

@@ -128,6 +128,16 @@ impl SharedStore {
         ForkedProcessError::new_err((self.path.clone(),))
     }
 
+    /// The error of a work queue, lease, consumer or transaction that the parent opened.
+    fn stays_with_parent(&self) -> PyErr {
+        if self.reopen.is_none() {
+            return self.forked_error();
+        }
+        let advice = "a work queue, lease, consumer or transaction that was open before a fork stays with the parent \
+                      process: open it again in the child, from this store";
+        ForkedProcessError::new_err((self.path.clone(), advice))
+    }
+
     /// Returns the source of this process. A child of a process that shares the store opens it again, at its first call.
     fn source(&self) -> PyResult<&Source> {
         let forks = self.forks.load(Ordering::Relaxed);
@@ -326,7 +336,7 @@ impl<T> ForkGuarded<T> {
     /// Returns the value, unless this process is a fork of the one that created it.
     pub(crate) fn get(&self) -> PyResult<&T> {
         let value = self.value.as_ref().filter(|_| !self.is_forked());
-        value.ok_or_else(|| self.shared.forked_error())
+        value.ok_or_else(|| self.shared.stays_with_parent())
     }
 
     /// Returns the value for a change; `None` in a fork.

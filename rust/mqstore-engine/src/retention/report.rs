@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::holders::SegmentHolder;
 use super::plan::{DeletionPlan, HeldSegment, PlannedDeletion};
 use mqstore_base::events::{ExpiredFile, ExpiredKind};
+use mqstore_base::notes::bytes_text;
 use mqstore_base::store_files::OldFile;
 
 /// Returns the report for a segment that is planned for removal.
@@ -107,7 +108,8 @@ impl ExpireReport {
     pub(super) fn note_rest(&mut self, plan: &DeletionPlan, end: u64) {
         let bytes = end.saturating_sub(self.log_min_offset);
         if let Some(why) = plan.not_due.as_ref().filter(|_| self.kept.is_empty() && bytes > 0) {
-            self.stays = format!("the log keeps {bytes} bytes from offset {} on: {why}", self.log_min_offset);
+            let bytes = bytes_text(bytes);
+            self.stays = format!("the log keeps {bytes} from offset {} on: {why}", self.log_min_offset);
         }
     }
 

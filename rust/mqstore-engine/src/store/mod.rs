@@ -232,7 +232,8 @@ impl Store {
         if self.is_closed() {
             return Err(StoreError::Closed { path: self.inner.files.root.clone() });
         }
-        self.view().check()
+        self.view().check()?;
+        self.writing_engine().map_or(Ok(()), |engine| engine.log.check())
     }
 
     /// Makes everything durable and releases the store. A second close is no error. If the close cannot make everything

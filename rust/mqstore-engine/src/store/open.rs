@@ -355,7 +355,9 @@ fn create_aside(files: &StoreFiles) -> Result<(), StoreError> {
     let parent = parent(&files.root);
     files.vfs.create_dir_all(&parent).at(&parent, "making the parent folder")?;
     let name = files.root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let staged = parent.join(format!(".{name}.mqstore-{}", files.vfs.environment().pid));
+    // Several threads of this process may make the store at the same time.
+    let (pid, token) = (files.vfs.environment().pid, next_token());
+    let staged = parent.join(format!(".{name}.mqstore-{pid}-{token}"));
     let _ = files.vfs.remove_dir_all(&staged);
     files.vfs.create_dir(&staged).at(&files.root, "making the store")?;
     make_log_folder(files, &staged)?;

@@ -15,6 +15,7 @@ use pyo3::types::PyDict;
 use crate::convert::options;
 use crate::error::Raised;
 use crate::runtime::{SharedStore, detached, tell_recovery};
+use crate::testing::TestEnv;
 
 /// The Python object that decides: `mqstore._share.Program`.
 struct PythonProgram {
@@ -76,26 +77,36 @@ impl Program for PythonProgram {
     }
 }
 
-/// Opens the store at `root` together with other processes.
-pub(crate) fn open(
-    py: Python<'_>,
-    root: &std::path::Path,
-    program: &Py<PyAny>,
-    may_own: bool,
-    timeout: Option<Duration>,
-    progress: Option<&Py<PyAny>>,
-    handle: &Arc<OnceLock<Weak<SharedStore>>>,
-) -> PyResult<Shared> {
-    let own =
-        PythonProgram { own: program.clone_ref(py), root: root.to_path_buf(), handle: Arc::clone(handle) };
-    let setup = Setup { root: root.to_path_buf(), may_own, timeout, program: Arc::new(own) };
+/// How a process opens a shared store, also again in a forked child.
+pub(crate) struct Opening {
+    pub(crate) root: PathBuf,
+    pub(crate) program: Py<PyAny>,
+    pub(crate) may_own: bool,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) env: TestEnv,
+    pub(crate) handle: Arc<OnceLock<Weak<SharedStore>>>,
+}
+
+/// Opens a store together with other processes.
+pub(crate) fn open(py: Python<'_>, opening: &Opening, progress: Option<&Py<PyAny>>) -> PyResult<Shared> {
+    let root = opening.root.clone();
+    let handle = Arc::clone(&opening.handle);
+    let own = PythonProgram { own: opening.program.clone_ref(py), root: root.clone(), handle };
+    let setup = Setup {
+        root: root.clone(),
+        may_own: opening.may_own,
+        timeout: opening.timeout,
+        program: Arc::new(own),
+        vfs: Arc::clone(&opening.env.vfs),
+        clock: Arc::clone(&opening.env.clock),
+    };
     let mut raised = None;
     let opened = crate::runtime::delivered(py, || {
         Shared::open(setup, &mut |step| {
             tell_recovery(progress, step).map_err(|error| {
                 // Any error ends the open. The caller gets the one that Python raised.
                 raised = Some(error);
-                StoreError::Closed { path: root.to_path_buf() }
+                StoreError::Closed { path: root.clone() }
             })
         })
     });

@@ -131,7 +131,8 @@ impl Connection {
         self.state.lock().lost
     }
 
-    /// Sends a request, and returns its number.
+    /// Sends a request, and returns its number. What the socket does not take at once is sent by the thread that waits
+    /// for an answer, or else by [`Self::watch`].
     pub(crate) fn send(&self, request: &Encoded, flags: u16) -> u64 {
         let mut state = self.state.lock();
         state.number += 1;
@@ -139,9 +140,6 @@ impl Connection {
         state.calls.insert(number, SentCall::default());
         self.push(&mut state, request, number, flags);
         self.flush(&mut state);
-        if state.sent < state.out.len() {
-            self.bell.ring();
-        }
         number
     }
 
@@ -182,29 +180,42 @@ impl Connection {
     pub(crate) fn wait(&self, number: u64, longest: Duration) -> Waited {
         let until = Deadline::after(Some(longest));
         let mut state = self.state.lock();
-        loop {
-            match state.calls.get_mut(&number) {
-                None => return Waited::Lost,
-                Some(call) => {
-                    if let Some(answer) = call.answer.take() {
-                        state.calls.remove(&number);
-                        return Waited::Answered(answer);
-                    }
-                }
+        let waited = loop {
+            let Some(call) = state.calls.get_mut(&number) else { break Waited::Lost };
+            if let Some(answer) = call.answer.take() {
+                state.calls.remove(&number);
+                break Waited::Answered(answer);
             }
             if state.lost {
                 state.calls.remove(&number);
-                return Waited::Lost;
+                break Waited::Lost;
             }
             let left = until.left(LONGEST_SLEEP);
             if left.is_zero() {
-                return Waited::NotYet;
+                break Waited::NotYet;
             }
-            if state.has_reader {
-                let _ = self.changed.wait_for(&mut state, left);
-            } else {
+            if !state.has_reader {
                 state = self.read(state, Some(left), false);
+            } else if state.has_unsent() {
+                // The reader may have begun to wait before there was something to send.
+                drop(state);
+                let writable = self.poll(Some(left), true, false, false);
+                state = self.state.lock();
+                if writable.is_ok() {
+                    self.flush(&mut state);
+                }
+            } else {
+                let _ = self.changed.wait_for(&mut state, left);
             }
+        };
+        self.leave_unsent(&state);
+        waited
+    }
+
+    /// Called by a thread that waits no longer: lets [`Self::watch`] send what is left.
+    fn leave_unsent(&self, state: &State) {
+        if state.has_unsent() {
+            self.bell.ring();
         }
     }
 
@@ -216,7 +227,7 @@ impl Connection {
         rings: bool,
     ) -> MutexGuard<'a, State> {
         state.has_reader = true;
-        let sends = state.sent < state.out.len();
+        let sends = state.has_unsent();
         let mut buffer = std::mem::take(&mut state.buffer);
         drop(state);
         let count = match self.poll(longest, sends, true, rings) {
@@ -296,6 +307,7 @@ impl Connection {
         if let Some(call) = state.calls.remove(&number) {
             state.wakers -= usize::from(call.waker.is_some());
         }
+        self.leave_unsent(&state);
     }
 
     /// For the thread that watches the connection: returns after `longest`, or earlier if something happened. Reads
@@ -305,14 +317,17 @@ impl Connection {
         if state.lost {
             return;
         }
-        let sends = state.sent < state.out.len();
-        if !state.has_reader && (state.wakers > 0 || sends) {
+        let sends = state.has_unsent();
+        if !state.has_reader && state.wakers > 0 {
             drop(self.read(state, Some(longest), true));
             return;
         }
         drop(state);
-        // Only the end of the owner, or the bell.
+        // Only the end of the owner, the bell, or space for what is to be sent.
         let watched = self.poll(Some(longest), sends, false, true);
+        if sends {
+            self.flush(&mut self.state.lock());
+        }
         if watched.is_ok() && self.has_ended() {
             let mut state = self.state.lock();
             if !state.has_reader {
@@ -343,6 +358,12 @@ impl Connection {
         for waker in wakers {
             waker();
         }
+    }
+}
+
+impl State {
+    fn has_unsent(&self) -> bool {
+        self.sent < self.out.len()
     }
 }
 

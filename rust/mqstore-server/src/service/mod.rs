@@ -19,6 +19,9 @@ use self::core::Core;
 use crate::steps;
 use session::Session;
 
+/// Clients of which the number of the last connection is known.
+const MOST_KNOWN_CLIENTS: usize = 1 << 16;
+
 /// The service for one open store.
 pub(crate) struct Service {
     core: Arc<Core>,
@@ -56,6 +59,11 @@ impl Service {
     pub(crate) fn add(&self, session: &Arc<Session>, connection: u64) -> bool {
         {
             let mut last = self.last_connections.lock();
+            if last.len() >= MOST_KNOWN_CLIENTS {
+                // The greeting of a client that came and went is not under way any more, so many clients later.
+                let sessions = self.sessions.lock();
+                last.retain(|client, _| sessions.contains_key(client));
+            }
             let last = last.entry(session.client).or_default();
             if connection <= *last && steps::does("service.refuse_late_connections") {
                 return false;

@@ -26,10 +26,10 @@ use mqstore::error::StoreError;
 use mqstore::format::UniqueKeyGenerator;
 use mqstore::inspect::{StoreFiles, writer_pid};
 use mqstore::io::sync::{Arc, AtomicBool, AtomicU64, Condvar, JoinHandle, Mutex, Ordering, spawn};
-use mqstore::io::{Clock, OsVfs, SystemClock};
+use mqstore::io::{Clock, Vfs};
 use mqstore::options::{OpenMode, StoreOptions};
 use mqstore::store::RecoveryProgress;
-use mqstore::{Durability, Error, Store};
+use mqstore::{Durability, Error, Store, StoreBuilder};
 
 use crate::client::connection::{Connection, LONGEST_SLEEP};
 use crate::deadline::{Deadline, clock};
@@ -98,6 +98,10 @@ pub struct Setup {
     pub timeout: Option<Duration>,
     /// The program.
     pub program: Arc<dyn Program>,
+    /// The file system of the store.
+    pub vfs: Arc<dyn Vfs>,
+    /// The clock of the store.
+    pub clock: Arc<dyn Clock>,
 }
 
 /// The open store of an owner, and its service.
@@ -157,7 +161,7 @@ impl SharedStore {
     /// Those of an open of the store; `Locked` if there is no owner that shares within the timeout; `InvalidOption` if
     /// the owner has other options.
     pub fn open(setup: Setup, watcher: Watcher<'_>) -> Result<Self, Error> {
-        let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &setup.root);
+        let files = StoreFiles::new(Arc::clone(&setup.vfs), Arc::clone(&setup.clock), &setup.root);
         let environment = files.vfs.environment();
         let client =
             u128::from(environment.random_seed) << 64 | u128::from(files.vfs.environment().random_seed);
@@ -401,8 +405,7 @@ impl Seeker<'_> {
                 "a kill of the owner loses pooled records that other processes appended: use async or sync";
             return Err(StoreError::InvalidOption { option: "durability", reason: reason.into() }.into());
         }
-        let root = &self.setup.root;
-        let store = Store::builder(root).mode(OpenMode::Create).options(options).watcher(watcher).open()?;
+        let store = self.builder().mode(OpenMode::Create).options(options).watcher(watcher).open()?;
         let owner = self.serve(&store, &text).inspect_err(|_| {
             // The error of the service matters more.
             let _ = store.close();
@@ -428,8 +431,12 @@ impl Seeker<'_> {
     /// Opens the store for reading, beside its owner.
     fn reader(&self, options: &str) -> Result<Store, Error> {
         let (options, _) = self.setup.program.options(Some(options))?;
-        let builder = Store::builder(&self.setup.root).mode(OpenMode::Read).options(options);
-        Ok(builder.open_undelivered()?)
+        Ok(self.builder().mode(OpenMode::Read).options(options).open_undelivered()?)
+    }
+
+    fn builder<'a>(&self) -> StoreBuilder<'a> {
+        let Setup { root, vfs, clock, .. } = self.setup;
+        Store::builder(root).vfs(Arc::clone(vfs)).clock(Arc::clone(clock))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use mqstore::io::{OsVfs, SystemClock};
 use mqstore::{NewMessage, NewWork, WorkQueueOptions};
 
 use super::*;
@@ -39,7 +40,8 @@ pub(super) fn open(root: &Path) -> SharedStore {
         ..StoreOptions::default()
     };
     let program = Arc::new(Plain(options));
-    let setup = Setup { root: root.to_owned(), may_own: true, timeout: None, program };
+    let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
+    let setup = Setup { root: root.to_owned(), may_own: true, timeout: None, program, vfs, clock };
     SharedStore::open(setup, &mut |_| Ok(())).unwrap()
 }
 

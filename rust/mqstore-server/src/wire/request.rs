@@ -15,8 +15,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message<'a> {
     /// The body.
+    #[serde(with = "serde_bytes")]
     pub body: &'a [u8],
     /// The properties in RocketMQ's text form, with the unique key.
+    #[serde(with = "serde_bytes")]
     pub properties: &'a [u8],
     /// The unique key. Each message of a request has one, so that a repeat can be found.
     pub unique_key: &'a str,

@@ -64,20 +64,8 @@ impl Position {
 pub struct Record {
     queue_offset: i64,
     commit_log_offset: u64,
-    #[serde(with = "record_bytes")]
+    #[serde(with = "serde_bytes")]
     bytes: Vec<u8>,
-}
-
-mod record_bytes {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_bytes(bytes)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        <&[u8]>::deserialize(from).map(<[u8]>::to_vec)
-    }
 }
 
 impl From<&StoredRecord> for Record {

@@ -30,7 +30,7 @@ impl NativeStore {
     ) -> PyResult<Self> {
         let folder = StoreFolder::of(&path)?;
         if mode == "share" {
-            return Self::open_shared(py, &path, folder.path(), options, progress);
+            return Self::open_shared(py, &path, folder.path(), options, progress, env);
         }
         let (open_mode, mut mode) = options::mode(mode)?;
         let options = options::from_dict(options)?;
@@ -84,23 +84,23 @@ impl NativeStore {
         root: &Path,
         options: &Bound<'_, PyDict>,
         progress: Option<&Py<PyAny>>,
+        env: TestEnv,
     ) -> PyResult<Self> {
         let entry = |name: &str| options.get_item(name)?.ok_or_else(|| PyKeyError::new_err(name.to_owned()));
         let (program, may_own) = (entry("share")?.unbind(), entry("own")?.extract::<bool>()?);
         let timeout = entry("timeout")?.extract::<Option<f64>>()?.map(Duration::from_secs_f64);
-        let handle = Arc::default();
-        let shared = shared::open(py, root, &program, may_own, timeout, progress, &handle)?;
-        let (form, _): (Bound<'_, PyDict>, String) =
-            program.bind(py).call_method1("options", (shared.options(),))?.extract()?;
-        let options = options::from_dict(&form)?;
-        let (root, text) = (root.to_path_buf(), root.to_string_lossy().into_owned());
+        let (faulty, handle) = (env.faulty.clone(), Arc::default());
         let known = Arc::clone(&handle);
-        let again: Reopen = Box::new(move || {
-            Python::attach(|py| shared::open(py, &root, &program, may_own, timeout, None, &known))
-        });
-        let shared = SharedStore::new(Source::Shared(shared), text, None, Some(again));
+        let opening = shared::Opening { root: root.to_path_buf(), program, may_own, timeout, env, handle };
+        let shared = shared::open(py, &opening, progress)?;
+        let (form, _): (Bound<'_, PyDict>, String) =
+            opening.program.bind(py).call_method1("options", (shared.options(),))?.extract()?;
+        let options = options::from_dict(&form)?;
+        let text = root.to_string_lossy().into_owned();
+        let again: Reopen = Box::new(move || Python::attach(|py| shared::open(py, &opening, None)));
+        let shared = SharedStore::new(Source::Shared(shared), text, faulty, Some(again));
         // It is set once.
-        let _ = handle.set(Arc::downgrade(&shared));
+        let _ = known.set(Arc::downgrade(&shared));
         let store = Self {
             shared,
             path: path.cast::<PyString>()?.clone().unbind(),

@@ -188,6 +188,8 @@ def opened(
     home = path if isinstance(path, _native.RemoteDirectory) else home_of(path)
     if not isinstance(mode, str):
         raise TypeError(f"mode must be a str, not {type(mode).__name__}")
+    if not isinstance(own, bool):
+        raise TypeError(f"own must be a bool, not {type(own).__name__}")
     if isinstance(home, _native.RemoteDirectory) and mode != "r":
         raise RemoteStoreError(home.url, f"open it with mode {mode!r}")
     chosen = normalise(options, overrides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import signal
 import subprocess
@@ -39,6 +40,18 @@ def _ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Fails a test that leaves its handler of Ctrl-C or its level of the root logger to the tests after it."""
+    before = _of_the_process()
+    yield
+    assert _of_the_process() == before
+
+
+def _of_the_process() -> tuple[object, int]:
+    return signal.getsignal(signal.SIGINT), logging.getLogger().level
 
 
 @pytest.fixture(scope="module")

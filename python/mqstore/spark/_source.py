@@ -143,9 +143,12 @@ def batch(options: dict[str, Any], is_left_out: Callable[[str], bool] = lambda _
     return Batch(options, remotes, stores, failures)
 
 
-@_remote.HiddenTraceback()
 def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.StreamReader:
-    """Returns the reader of a stream."""
+    """Returns the reader of a stream.
+
+    An error keeps its traceback: PySpark then stops a reader that it does not have, and reports only its own error for
+    that. Ours stands in the traceback above.
+    """
     _by_value()
     options = narrowed(read_options(given), wanted)
     for path in options["paths"]:

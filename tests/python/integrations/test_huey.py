@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -39,6 +40,8 @@ def huey(home: Path) -> Iterator[MqstoreHuey]:
 
 @contextmanager
 def working(huey: MqstoreHuey, **options: Any) -> Iterator[None]:
+    # A consumer takes the signals of its process, and these are the ones of the tests.
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     consumer = huey.create_consumer(workers=2, periodic=False, check_worker_health=False, **options)
     consumer.start()
     try:
@@ -46,6 +49,8 @@ def working(huey: MqstoreHuey, **options: Any) -> Iterator[None]:
     finally:
         consumer.stop(graceful=True)
         consumer.scheduler.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.slow

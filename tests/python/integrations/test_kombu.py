@@ -211,7 +211,13 @@ def test_urls_without_a_path(url: str) -> None:
 
 celery = pytest.importorskip("celery")
 
+from celery import signals  # noqa: E402
 from celery.contrib.testing.worker import start_worker  # noqa: E402
+
+
+@signals.setup_logging.connect
+def keep_logging(**_: Any) -> None:
+    """Keeps a worker from setting the level of the root logger: Celery leaves logging to this signal."""
 
 
 def app_at(home: Path, mode: ShareMode = "create", **options: Any) -> Any:
@@ -219,7 +225,6 @@ def app_at(home: Path, mode: ShareMode = "create", **options: Any) -> Any:
     app.conf.update(
         broker_transport_options={"mode": mode, **options},
         broker_connection_retry_on_startup=True,
-        worker_hijack_root_logger=False,
     )
     return app
 

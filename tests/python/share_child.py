@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import mqstore
@@ -18,10 +19,21 @@ def main(home: str, journal_path: str, name: str) -> None:
     chance = random.Random(name)
     with Path(journal_path).open("a", buffering=1) as journal, mqstore.open(home, "share", options=SMALL) as store:
         queue = store.work_queue("jobs", GROUP, **OPTIONS)
+        # Its messages become due, and a reclaim rewrites the segments that have them.
+        store.create_topic("noise", 1)
+        store.set_retention("noise", max_bytes=2048)
         journal.write("ready\n")
         number = 0
         while True:
             what = chance.random()
+            if chance.random() < 0.05:
+                store.append_many("noise", [b"x" * 200] * 10)
+            if chance.random() < 0.02:
+                with suppress(mqstore.StoreBusyError):
+                    if what < 0.5:
+                        store.expire()
+                    else:
+                        store.reclaim()
             if what < 0.5:
                 store.append("log", f"{name} {number}".encode(), durable=what < 0.05)
                 journal.write(f"stored {number}\n")

@@ -131,6 +131,27 @@ def test_work_queues_transactions_consumers_and_tables(tmp_path: Path) -> None:
         assert client.table("prices")["apple"].body == b"3"
 
 
+def test_a_long_verb_of_a_client_has_progress_and_an_end(tmp_path: Path) -> None:
+    with share(tmp_path / "s") as owner, share(tmp_path / "s") as client:
+        client.create_topic("prices", 1, attributes={"cleanup.policy": "COMPACTION"})
+        messages = [mqstore.Message(b"x" * 500, keys=f"k{number % 10}") for number in range(4000)]
+        owner.append_many("prices", messages)
+        steps: list[mqstore.types.Progress] = []
+
+        def stop(step: mqstore.types.Progress) -> None:
+            steps.append(step)
+            raise RuntimeError("enough")
+
+        with pytest.raises(RuntimeError, match="enough"):
+            client.compact("prices", progress=stop, max_bytes_per_second=1 << 20)
+        assert 0 < steps[0].done <= steps[0].total
+        # The owner has given it up, or this call would wait for it.
+        assert client.compact("prices", progress=steps.append).messages_after == 10
+        with pytest.raises(mqstore.RefusedError, match="in the process that owns the store"):
+            client.rebuild()
+        owner.rebuild()
+
+
 def test_a_consumer_of_each_process_gets_a_part_of_the_queues(tmp_path: Path) -> None:
     with share(tmp_path / "s", default_queues=4) as owner, share(tmp_path / "s") as client:
         owner.create_topic("orders", 4)

@@ -21,7 +21,7 @@ use mqstore_server::share::{SharedStore as Shared, Verbs};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::error::{ForkedProcessError, MQStoreError, broker_to_py, log_notes, to_py, warn};
+use crate::error::{ForkedProcessError, MQStoreError, RefusedError, broker_to_py, log_notes, to_py, warn};
 
 /// The longest time that a blocking call runs without the interpreter, so that Ctrl-C is handled in time.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
@@ -126,6 +126,12 @@ impl SharedStore {
 
     fn forked_error(&self) -> PyErr {
         ForkedProcessError::new_err((self.path.clone(),))
+    }
+
+    /// The error of a verb that a client of a shared store does not have.
+    pub(crate) fn only_in_owner(&self, act: &str) -> PyErr {
+        let reason = format!("{}: {act} in the process that owns the store (Store.is_owner)", self.path);
+        RefusedError::new_err((reason,))
     }
 
     /// The error of a work queue, lease, consumer or transaction that the parent opened.

@@ -692,13 +692,18 @@ impl LogCursor {
                     })?);
                 }
                 NextRecord::Deleted(text) => self.view.note(text),
-                NextRecord::Damaged(damage) => match skip_damage(&mut self.scanner, &damage)? {
+                NextRecord::Damaged(damage) => match skip_damage(&mut self.scanner, &damage) {
                     // A torn tail ends the log.
-                    SkippedDamage::Tail(text) => self.view.note(text),
-                    SkippedDamage::Range(text) if self.on_damage == DamagePolicy::Skip => {
+                    Ok(SkippedDamage::Tail(text)) => self.view.note(text),
+                    Ok(SkippedDamage::Range(text)) if self.on_damage == DamagePolicy::Skip => {
                         self.view.count_skipped(text);
                     }
-                    SkippedDamage::Range(_) => {
+                    // The look at what follows met a segment that was deleted.
+                    Err(error) if error.is_gone() => {
+                        self.view.note(pass_deleted(&*self.view, &mut self.scanner, self.limit, error)?);
+                    }
+                    Err(error) => return Err(error),
+                    Ok(SkippedDamage::Range(_)) => {
                         // The next call meets the damage again.
                         self.scanner.seek(damage.offset);
                         if records.is_empty() {
@@ -761,10 +766,19 @@ pub(crate) fn next_record(
     limit: u64,
     wanted: impl Fn(&RecordView<'_>, u64) -> bool,
 ) -> Result<NextRecord, StoreError> {
-    let error = match next_in(scanner, wanted) {
-        Err(error) if error.is_gone() => error,
-        found => return found,
-    };
+    match next_in(scanner, wanted) {
+        Err(error) if error.is_gone() => pass_deleted(view, scanner, limit, error).map(NextRecord::Deleted),
+        found => found,
+    }
+}
+
+/// Moves a scan that met the deleted segment of `error` to the new start of the log. Returns a text for the user.
+fn pass_deleted(
+    view: &dyn View,
+    scanner: &mut LogScanner,
+    limit: u64,
+    error: StoreError,
+) -> Result<String, StoreError> {
     view.catch_up()?;
     let list = view.list();
     let (position, min) = (scanner.position(), list.min_offset());
@@ -773,7 +787,7 @@ pub(crate) fn next_record(
     }
     scanner.extend(list, limit.max(min));
     scanner.seek(min);
-    Ok(NextRecord::Deleted(format!("the log from offset {position} to {min} was deleted while it was read")))
+    Ok(format!("the log from offset {position} to {min} was deleted while it was read"))
 }
 
 /// Damage that a scan skipped, with a text for the user.

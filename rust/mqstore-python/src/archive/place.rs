@@ -170,7 +170,7 @@ impl ArchiveTarget {
             let manifest = new.map_or_else(|| self.place.must_have(), Ok)?;
             let mut report = verify(&self.place, &manifest, watch)?;
             problems.append(&mut report.problems);
-            Ok((VerifyReport { problems, ..report }, rebuilt))
+            Ok::<_, StoreError>((VerifyReport { problems, ..report }, rebuilt))
         })?;
         let found = PyDict::new(py);
         found.set_item("rebuilt", rebuilt)?;

@@ -17,9 +17,9 @@ use mqstore::error::StoreError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::error::RefusedError;
-use crate::runtime::{SLICE, SharedStore, delivered, detached, files_at};
+use crate::runtime::{SLICE, SharedStore, detached, files_at};
 use crate::store::NativeStore;
+use crate::store::directory::watched;
 
 /// Topics, options, threads, bytes per second: see `compaction_run`.
 type Request = (Option<Vec<String>>, String, usize, u64);
@@ -207,11 +207,12 @@ pub(crate) fn compact_store(
     let source = source.map(|source| source.get().shared());
     if shared.is_away()? {
         if source.is_some() {
-            let reason = "restore the compaction files in the process that owns the store (Store.is_owner)";
-            return Err(RefusedError::new_err((reason,)));
+            return Err(shared.only_in_owner("restore the compaction files"));
         }
         let verbs = shared.verbs()?;
-        return delivered(py, || verbs.compact(topics, &options, threads, bytes_per_second));
+        return watched(py, progress, |watch| {
+            verbs.compact(topics, &options, threads, bytes_per_second, watch)
+        });
     }
     let options = detached(py, || CompactionOptions::from_json(&options))?;
     let path = PathBuf::from(shared.path());

@@ -19,7 +19,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::convert::hooks::{counts_row, holder_rows};
 use crate::convert::options;
 use crate::error::to_py;
-use crate::runtime::{detached, files_at};
+use crate::runtime::{delivered, detached, files_at};
 use crate::store::NativeStore;
 use crate::store::delay::MOST_READ;
 use crate::store::folder::StoreFolder;
@@ -269,13 +269,13 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
 }
 
 /// Runs `work` without the interpreter and passes its progress to Python. An error raised there ends the work.
-pub(crate) fn watched<T: Send>(
+pub(crate) fn watched<T: Send, E: Into<mqstore::Error>>(
     py: Python<'_>,
     progress: Option<&Py<PyAny>>,
-    work: impl FnOnce(&mut dyn FnMut(Progress) -> Result<(), StoreError>) -> Result<T, StoreError> + Send,
+    work: impl FnOnce(&mut dyn FnMut(Progress) -> Result<(), StoreError>) -> Result<T, E> + Send,
 ) -> PyResult<T> {
     let (mut raised, mut last) = (None, None);
-    let outcome = detached(py, || {
+    let outcome = delivered(py, || {
         work(&mut |step| {
             let is_new = last.replace(step) != Some(step);
             tell(progress.filter(|_| is_new), step).map_err(|error| {
@@ -284,6 +284,7 @@ pub(crate) fn watched<T: Send>(
                 StoreError::Busy { reason: "stopped by the caller".to_owned() }
             })
         })
+        .map_err(Into::into)
     });
     match raised {
         Some(error) => Err(error),

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use mqstore::append::{AppendRequest, OwnedMessage};
+use mqstore::compaction::JobControl;
 use mqstore::delivery::{Lease, TryPut, TryResult};
 use mqstore::error::StoreError;
 use mqstore::format::SysFlag;
@@ -51,6 +52,8 @@ pub(crate) struct Session {
     leases: Mutex<HashMap<(HandleNumber, LeaseName), Lease>>,
     /// The waits that the client can end, by the number of their request.
     waits: Mutex<HashMap<u64, Arc<WaitEnd>>>,
+    /// The long verbs that run, by the number of their request.
+    jobs: Mutex<HashMap<u64, Arc<JobControl>>>,
     /// Whether the client has another connection: what still arrives on this one was sent again there.
     is_over: AtomicBool,
     /// The session of the connection before this one, while its requests may run.
@@ -107,6 +110,7 @@ impl Session {
             handles: Mutex::default(),
             leases: Mutex::default(),
             waits: Mutex::default(),
+            jobs: Mutex::default(),
             is_over: AtomicBool::new(false),
             earlier: Mutex::default(),
             running: AtomicUsize::new(0),
@@ -154,9 +158,10 @@ impl Session {
         }
     }
 
-    /// Ends all waits of a client that is gone.
+    /// Ends all waits and long verbs of a client that is gone.
     pub(crate) fn end_waits(&self) {
         self.waits.lock().values().for_each(|wait| wait.abandon());
+        self.jobs.lock().values().for_each(|job| job.end());
     }
 
     /// Closes what the client has open.
@@ -216,7 +221,14 @@ impl Session {
                 if let Some(wait) = self.waits.lock().get(number) {
                     wait.end();
                 }
+                if let Some(job) = self.jobs.lock().get(number) {
+                    job.end();
+                }
                 Ok(Some(Response::Done))
+            }
+            Request::Progress(number) => {
+                let at = self.jobs.lock().get(number).map(|job| job.progress());
+                Ok(Some(at.map_or(Response::Done, |at| Response::Progress(at.done_bytes, at.total_bytes))))
             }
             Request::Append(batch) => self.append_now(batch),
             Request::Queue(number, QueueVerb::Get { count, .. }) => {
@@ -332,6 +344,7 @@ impl Session {
                 self.poll(number, most, limits(wait_ms)).await
             }
             Request::Processes => Ok(Response::Processes(self.core.pid(), self.core.clients())),
+            Request::Compact { .. } | Request::Reclaim { .. } => self.run_job(&frame).await,
             Request::Close(number) => {
                 let closed = self.handles.lock().remove(&number);
                 blocking(move || {
@@ -358,6 +371,16 @@ impl Session {
     async fn run_blocking(self: &Arc<Self>, frame: &Arc<Frame>) -> Result<Response, Error> {
         let (session, frame) = (Arc::clone(self), Arc::clone(frame));
         blocking(move || session.run(&decoded(&frame)?, frame.flags & AGAIN != 0)).await
+    }
+
+    /// Runs a long verb in a thread of the pool. The client can ask for its progress, and end it.
+    async fn run_job(self: &Arc<Self>, frame: &Arc<Frame>) -> Result<Response, Error> {
+        let control = verbs::control_of(&decoded(frame)?);
+        self.jobs.lock().insert(frame.number, Arc::clone(&control));
+        let (session, own) = (Arc::clone(self), Arc::clone(frame));
+        let done = blocking(move || verbs::run_job(&session.core.store, &decoded(&own)?, &control)).await;
+        self.jobs.lock().remove(&frame.number);
+        done
     }
 
     fn run(&self, request: &Request<'_>, again: bool) -> Result<Response, Error> {

@@ -65,17 +65,7 @@ pub(crate) fn on_store(store: &Store, request: &Request<'_>, again: bool) -> Res
         Request::Expire { dry_run } => {
             Ok(Response::Expired(Box::new(store.expire(*dry_run, &mut || Ok(()))?)))
         }
-        Request::Reclaim { dry_run, erase, bytes_per_second } => {
-            let control = Arc::new(JobControl::with_bytes_per_second(*bytes_per_second));
-            let request = ReclaimRequest { dry_run: *dry_run, erase: erase.clone() };
-            Ok(Response::Reclaimed(Box::new(store.reclaim(&request, &control)?)))
-        }
-        Request::Compact { topics, options, threads, bytes_per_second } => {
-            let control = Arc::new(JobControl::with_bytes_per_second(*bytes_per_second));
-            let options = CompactionOptions::from_json(options)?;
-            let report = store.compact(topics.as_deref(), &options, *threads as usize, &control)?;
-            Ok(Response::Text(report.to_json()?))
-        }
+        Request::Reclaim { .. } | Request::Compact { .. } => run_job(store, request, &control_of(request)),
         Request::SetArchive(state) => done(store.archive().set(state.as_ref())),
         Request::AdvanceArchive(settings, next) => {
             Ok(Response::Archive(store.archive().advance(settings, next)?))
@@ -346,6 +336,36 @@ pub(crate) fn deliveries(found: &[LeasedMessage]) -> Response {
 /// Returns messages for the wire.
 pub(crate) fn records(found: &[StoredRecord]) -> Response {
     Response::Records(found.iter().map(Record::from).collect())
+}
+
+/// Returns the control of a long verb.
+pub(crate) fn control_of(request: &Request<'_>) -> Arc<JobControl> {
+    Arc::new(match request {
+        Request::Reclaim { bytes_per_second, .. } | Request::Compact { bytes_per_second, .. } => {
+            JobControl::with_bytes_per_second(*bytes_per_second)
+        }
+        _ => JobControl::default(),
+    })
+}
+
+/// Runs a long verb.
+pub(crate) fn run_job(
+    store: &Store,
+    request: &Request<'_>,
+    control: &Arc<JobControl>,
+) -> Result<Response, Error> {
+    match request {
+        Request::Reclaim { dry_run, erase, .. } => {
+            let request = ReclaimRequest { dry_run: *dry_run, erase: erase.clone() };
+            Ok(Response::Reclaimed(Box::new(store.reclaim(&request, control)?)))
+        }
+        Request::Compact { topics, options, threads, .. } => {
+            let options = CompactionOptions::from_json(options)?;
+            let report = store.compact(topics.as_deref(), &options, *threads as usize, control)?;
+            Ok(Response::Text(report.to_json()?))
+        }
+        _ => Err(invalid("this verb is no job")),
+    }
 }
 
 fn lease(queue: &WorkQueue, name: &LeaseName) -> Result<mqstore::delivery::Lease, Error> {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use mqstore::Error;
 use mqstore::delivery::Waker;
+use mqstore::error::StoreError;
 use mqstore::io::sync::Arc;
+use mqstore::store::Progress;
 
 use super::handle::{Handle, Local, Opened, odd};
 use super::{Inner, Place, Program};
@@ -107,6 +109,19 @@ impl Call {
                 self.sent = None;
                 Ok(Some(answer?))
             }
+        }
+    }
+
+    /// Asks the owner how far a long verb is, in bytes: done, and in total. `None` if it does not run there now.
+    pub(super) fn progress(&self) -> Result<Option<(u64, u64)>, Error> {
+        let Some((connection, number)) = &self.sent else { return Ok(None) };
+        let asked = connection.send(&Encoded::new(&Request::Progress(*number)), 0);
+        match connection.wait(asked, LONGEST_SLEEP) {
+            Waited::Answered(answer) => match answer? {
+                Response::Progress(done, total) => Ok(Some((done, total))),
+                _ => Ok(None),
+            },
+            Waited::NotYet | Waited::Lost => Ok(None),
         }
     }
 
@@ -265,6 +280,34 @@ pub(crate) fn answer(mut call: Call) -> Result<Response, Error> {
         call.program().interrupted()?;
     }
 }
+
+/// Like [`answer`], for a long verb: passes its progress on. An error of `watch` ends it, also at the owner.
+pub(super) fn job(inner: &Arc<Inner>, request: &Request<'_>, watch: JobWatch<'_>) -> Result<Response, Error> {
+    // The drop of a verb that waits ends it.
+    let mut call = Call::new(inner, None, request, Some(None));
+    loop {
+        if let Some(response) = call.wait(SLICE)? {
+            return Ok(response);
+        }
+        // An error of the question comes again with the next wait.
+        let at = call.progress().unwrap_or_default();
+        let looked = call.program().interrupted().and_then(|()| {
+            at.map_or(Ok(()), |(done_bytes, total_bytes)| watch(Progress { done_bytes, total_bytes }))
+        });
+        if let Err(error) = looked {
+            call.end_wait();
+            // The next job must not meet this one. Its end takes a moment, unless the owner hangs.
+            let _ = call.wait(LONGEST_END);
+            return Err(error.into());
+        }
+    }
+}
+
+/// The longest wait for the end of a job that was given up.
+const LONGEST_END: Duration = Duration::from_secs(5);
+
+/// Gets the progress of a long verb.
+pub(super) type JobWatch<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;
 
 /// A verb that waits, in slices: call [`Self::step`] until it has a result.
 pub enum Waiting<'a, T> {

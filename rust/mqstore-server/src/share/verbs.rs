@@ -11,6 +11,7 @@ use mqstore::store::{
 use mqstore::{Error, Store};
 
 use super::SharedStore;
+use super::call::{JobWatch, job};
 use super::handle::odd;
 use super::keyed::{Keyed, Part};
 use crate::service::verbs::on_store;
@@ -252,6 +253,14 @@ impl Verbs<'_> {
         }
     }
 
+    /// Runs a long verb. In the owner itself, `watch` gets nothing.
+    fn job(&self, request: &Request<'_>, watch: JobWatch<'_>) -> Result<Response, Error> {
+        match self {
+            Self::Own(store) => on_store(store, request, false),
+            Self::Shared(shared) => job(&shared.0, request, watch),
+        }
+    }
+
     /// Rewrites segments without hidden messages, at the owner of a shared store.
     ///
     /// # Errors
@@ -262,13 +271,13 @@ impl Verbs<'_> {
         erase: BTreeSet<String>,
         bytes_per_second: u64,
     ) -> Result<ReclaimReport, Error> {
-        match self.call(&Request::Reclaim { dry_run, erase, bytes_per_second })? {
+        match self.job(&Request::Reclaim { dry_run, erase, bytes_per_second }, &mut |_| Ok(()))? {
             Response::Reclaimed(report) => Ok(*report),
             _ => Err(odd()),
         }
     }
 
-    /// Compacts topics, at the owner of a shared store; the report is JSON.
+    /// Compacts topics, at the owner of a shared store; the report is JSON. An error of `watch` ends it.
     ///
     /// # Errors
     /// Those of the façade.
@@ -278,9 +287,10 @@ impl Verbs<'_> {
         options: &str,
         threads: usize,
         bytes_per_second: u64,
+        watch: JobWatch<'_>,
     ) -> Result<String, Error> {
         let request = Request::Compact { topics, options, threads: threads as u32, bytes_per_second };
-        match self.call(&request)? {
+        match self.job(&request, watch)? {
             Response::Text(report) => Ok(report),
             _ => Err(odd()),
         }

@@ -364,6 +364,8 @@ pub enum Request<'a> {
     Close(HandleNumber),
     /// Ends the wait of the request with this number, which gets its answer at once.
     EndWait(u64),
+    /// Returns how far the request with this number of the same connection is.
+    Progress(u64),
     /// The owner and its clients.
     Processes,
 }

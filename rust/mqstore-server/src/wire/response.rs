@@ -177,6 +177,8 @@ pub enum Response {
     Namespace(NamespaceInfo),
     /// Counters.
     Stats(Box<Stats>),
+    /// How far a request is, in bytes: done, and in total.
+    Progress(u64, u64),
     /// The process id of the owner, and its clients.
     Processes(u32, Vec<ClientInfo>),
 }

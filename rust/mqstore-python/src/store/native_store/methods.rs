@@ -373,6 +373,9 @@ impl NativeStore {
 
     /// Rebuilds queues and index. `progress` is called with the bytes done and the total bytes.
     fn _rebuild<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
+        if self.shared.is_away()? {
+            return Err(self.shared.only_in_owner("rebuild queues and index"));
+        }
         rebuild_store(py, self.core()?, progress.as_ref())
     }
 

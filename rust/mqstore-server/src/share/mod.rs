@@ -369,7 +369,11 @@ impl Seeker<'_> {
             Some(pid) => {
                 format!("{root}: waiting for process {pid}, which has the store open and does not answer")
             }
-            None => format!("{root}: waiting for a process that opens the store"),
+            // Neither the lock, nor the live page, nor the open files of this machine's processes name it.
+            None => format!(
+                "{root}: waiting for a process that has the store open and is not visible here; if it runs on another \
+                 machine, the store cannot be shared with it"
+            ),
         }
     }
 

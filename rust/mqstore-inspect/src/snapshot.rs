@@ -17,30 +17,22 @@
 //! Across threads: appends, reads and expiry continue; if segments expire before they are copied, the snapshot begins
 //! later. Across a crash: same as for a copy.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use mqstore_format::RecordView;
-use mqstore_io::{FileKind, switch};
+use mqstore_io::switch;
 
-use super::repair::FinishedLog;
-use crate::copy::{StagedCopy, copy_bytes, copy_file, copy_open_file};
+use crate::copy::{StagedCopy, copy_bytes, copy_open_file};
 use crate::repair::segment_files::load;
-use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
+use crate::side_files::{CopiedLog, SideFiles, refuse_other_kinds};
+use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
-use mqstore_base::store_files::{OWN_FOLDER, StoreFiles, TieredStore};
-use mqstore_compaction::cut_unfinished_tails;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
-use mqstore_engine::refuse_rocksdb;
-use mqstore_log::commit_log::{Segment, SegmentList, read_record};
-use mqstore_log::recovery::last_whole_record;
-use mqstore_meta::copy_log;
-
-/// Maximum number of attempts to copy a folder that changes meanwhile.
-const TRIES: u32 = 10;
+use mqstore_log::commit_log::{Segment, SegmentList};
 
 /// The contents of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,19 +62,13 @@ pub fn snapshot(
 ) -> Result<SnapshotReport, StoreError> {
     store.check()?;
     let files = store.files();
-    refuse_rocksdb(files)?;
-    if let Some(log) = files.raft_log() {
-        return Err(log.refusal());
-    }
-    if let Some(tiered) = files.tiered() {
-        return Err(TieredStore::refusal(tiered.folder()));
-    }
+    refuse_other_kinds(files)?;
     let copy = StagedCopy::begin(files, output)?;
     let filled = copy.fill_with(|copy| {
         let end = store.inspection().settle()?;
         let list = store.segments();
         let (source, report) = (files, SnapshotReport::default());
-        SnapshotRun { store, source, copy: &copy.files, end, list, metadata_end: None, report }
+        SnapshotRun { store, source, copy: &copy.files, end, list, report }
             .make(&store.inspection().copy_options(), watcher)
     })?;
     filled.publish()
@@ -95,8 +81,6 @@ struct SnapshotRun<'a> {
     copy: &'a StoreFiles,
     end: u64,
     list: Arc<SegmentList>,
-    /// The metadata position at which the copied metadata log ends, if there is one.
-    metadata_end: Option<u64>,
     report: SnapshotReport,
 }
 
@@ -123,9 +107,11 @@ impl SnapshotRun<'_> {
                 break;
             }
         }
-        self.side_files()?;
+        let side = SideFiles { store: self.store, copy: self.copy };
+        let metadata_end = side.copy(&["config", "compaction", "consumequeue", "batchconsumequeue"])?;
+        side.archive(self.end)?;
         let segment_bytes = segments.first().map_or(0, |segment| segment.len());
-        self.derive(segment_bytes, options, &mut |step| {
+        self.derive(segment_bytes, metadata_end, options, &mut |step| {
             let rest = total_bytes - done_bytes;
             let part = rest.min(step.done_bytes);
             watcher(Progress { done_bytes: done_bytes + part, total_bytes })
@@ -175,135 +161,23 @@ impl SnapshotRun<'_> {
         Ok(true)
     }
 
-    /// Copies the files that cannot be derived from the log.
-    fn side_files(&mut self) -> Result<(), StoreError> {
-        for name in ["config", "compaction", "consumequeue", "batchconsumequeue"] {
-            self.folder(name)?;
-        }
-        cut_unfinished_tails(self.copy)?;
-        let side = self.copy.side();
-        self.copy.vfs.create_dir(&side).at(&side, "making a folder of a snapshot")?;
-        for path in [StoreFiles::repairs, StoreFiles::checkpoint, StoreFiles::delay_levels_file] {
-            self.file(&path(self.source), &path(self.copy))?;
-        }
-        self.archive()?;
-        // After the JSON files, so that these are no newer than the metadata log.
-        self.metadata_end = copy_log(self.source, self.copy)?;
-        Ok(())
-    }
-
-    /// Lets the reads of the snapshot continue in the archive of the store. A damaged state stays damaged.
-    fn archive(&self) -> Result<(), StoreError> {
-        match self.store.archive().state() {
-            Ok(None) => Ok(()),
-            Ok(Some(archive)) => archive.save_for_copy(self.copy, self.end),
-            Err(StoreError::Corrupt { .. }) => self.file(&self.source.archive(), &self.copy.archive()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Copies a folder in a state that existed at one moment: if its subfolders changed meanwhile, it copies again.
-    fn folder(&self, name: &str) -> Result<(), StoreError> {
-        let (from, to) = (self.source.folder(name), self.copy.root.join(name));
-        for _ in 0..TRIES {
-            let before = self.folders(&from)?;
-            if before.is_empty() {
-                return Ok(());
-            }
-            self.tree(&from, &to)?;
-            let same =
-                before.iter().all(|(path, inode)| self.source.vfs.inode(path).is_ok_and(|now| now == *inode));
-            if same {
-                return Ok(());
-            }
-            self.copy.vfs.remove_dir_all(&to).at(&to, "copying a folder again")?;
-        }
-        Err(StoreError::Busy {
-            reason: format!("{}: changes too often to be copied; try again", from.display()),
-        })
-    }
-
-    /// Returns `path` and all folders below it, with their inode numbers.
-    fn folders(&self, path: &Path) -> Result<Vec<(PathBuf, u64)>, StoreError> {
-        let vfs = &self.source.vfs;
-        let mut found = Vec::new();
-        let mut open = vec![path.to_path_buf()];
-        while let Some(folder) = open.pop() {
-            let entries = match vfs.list(&folder) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                entries => entries.at(&folder, "listing a folder to copy")?,
-            };
-            if let Ok(inode) = vfs.inode(&folder) {
-                found.push((folder.clone(), inode));
-            }
-            let below = entries.into_iter().filter(|entry| entry.stat.kind == FileKind::Directory);
-            open.extend(below.map(|entry| folder.join(entry.name)));
-        }
-        Ok(found)
-    }
-
-    fn tree(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-        let entries = match self.source.vfs.list(from) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            entries => entries.at(from, "listing a folder to copy")?,
-        };
-        self.copy.vfs.create_dir(to).at(to, "making a folder of a snapshot")?;
-        // Sorted by name, so that `compactionCq` is before `compactionLog`: a log gets its records before their units.
-        for entry in entries.into_iter().filter(|entry| entry.name != OWN_FOLDER) {
-            let (from, to) = (from.join(&entry.name), to.join(&entry.name));
-            match entry.stat.kind {
-                FileKind::Directory => self.tree(&from, &to)?,
-                FileKind::File => self.file(&from, &to)?,
-                // Neither is part of a store.
-                FileKind::Symlink | FileKind::Other => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies a file, if it exists.
-    fn file(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-        let Ok(stat) = self.source.vfs.stat(from) else { return Ok(()) };
-        match copy_file(self.copy, from, to, stat.len, &mut |_| Ok(())) {
-            Err(error) if error.is_gone() => Ok(()),
-            outcome => outcome,
-        }
-    }
-
-    /// Builds queues, index and checkpoint for the copied log, and the mark of a clean close.
+    /// Builds queues, index and checkpoint for the copied log.
     fn derive(
         &mut self,
         segment_bytes: u64,
+        metadata_end: Option<u64>,
         options: &StoreOptions,
         watcher: ProgressWatcher<'_>,
     ) -> Result<(), StoreError> {
-        let list = load(self.copy, segment_bytes)?;
-        let last = last_whole_record(&list, self.end)?;
-        let mut seal = FinishedLog { end: self.end, last, segment_bytes, time: 0 };
-        if let Some((offset, size)) = last {
-            let bytes = read_record(self.copy, &list, offset, size as usize)?;
-            let record = RecordView::decode(bytes.as_slice());
-            seal.time = record.map_or(0, |record| record.store_timestamp);
+        let old = DurableMarkFile::new(self.source).try_load()?;
+        if old.is_none() {
+            // No mark records the geometry of the index files, which are replaced later.
+            SideFiles { store: self.store, copy: self.copy }.folder("index")?;
         }
-        if let Some(old) = DurableMarkFile::new(self.source).try_load()? {
-            let end = self.metadata_end;
-            let mark = DurableMark {
-                has_metadata: end.is_some(),
-                metadata_end: end,
-                ..seal.mark(self.copy, &list, &old)?
-            };
-            DurableMarkFile::new(self.copy).store(&mark, true)?;
-        } else {
-            self.index_files()?;
-        }
-        let built = seal.derive(self.copy, options, watcher)?;
-        (self.report.log_min_offset, self.report.log_max_offset) = (list.min_offset(), self.end);
-        self.report.messages = built.messages;
+        let log = CopiedLog { end: self.end, segment_bytes, metadata_end, old };
+        self.report.messages = log.complete(self.copy, options, watcher)?.messages;
+        (self.report.log_min_offset, self.report.log_max_offset) =
+            (load(self.copy, segment_bytes)?.min_offset(), self.end);
         Ok(())
-    }
-
-    /// Copies the index files if no mark records their geometry; they are replaced later.
-    fn index_files(&self) -> Result<(), StoreError> {
-        self.folder("index")
     }
 }

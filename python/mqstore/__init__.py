@@ -33,6 +33,8 @@ if _typing.TYPE_CHECKING:
     from mqstore._admin.info import *
     from mqstore._admin.restore import restore_compaction
     from mqstore._archive.archive import Archive, StoreArchive
+    from mqstore._backup.backup import Backup
+    from mqstore._backup.running import RunningBackup, backup
     from mqstore._delivery.consumer import Consumer, OffsetCommit
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import PendingTransaction, Transaction
@@ -48,7 +50,8 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "AppendResult", "AppendResults", "Archive", "ArchiveFile", "ArchiveQueue", "ArchiveReport", "ArchiveRestoreReport",
-    "ArchiveVerifyReport", "BrokerOptions", "Change", "CleanReport", "CompactionReport", "Consumer",
+    "ArchiveVerifyReport", "Backup", "BackupReport", "BackupRestoreReport", "BackupState", "BackupStatus",
+    "BackupVerifyReport", "BrokerOptions", "Change", "CleanReport", "CompactionReport", "Consumer",
     "ConsumerClosedError", "CopyGap", "CorruptionError", "Delay", "DelayStats", "DelayedInfo", "DiskFullError",
     "DledgerInfo", "DledgerTerm", "Empty", "ExpireReport", "ExpiredFile", "ExpiredTopic", "ExportReport", "FetchReport",
     "ForkedProcessError", "Full", "GroupInfo", "GroupOffset", "HourRate", "ImportReport", "InvalidFilterError",
@@ -58,15 +61,15 @@ __all__ = [
     "OffsetOutOfRangeError", "PartSize", "PendingTransaction", "PoppedInfo", "Problem", "Progress", "PublishedFile",
     "PublishedResult", "QueueInfo", "QueueNotAssignedError", "QueueRange", "QuotaFull", "RebuildReport",
     "ReclaimReport", "ReclaimedSegment", "ReclaimedTopic", "RefusedError", "RemoteStoreError", "RepairReport",
-    "RestoreReport", "RestoredQueue", "ResultExistsError", "ResultNotFoundError", "Scan", "SegmentHolder", "ShutDown",
-    "SnapshotReport", "SqlFilter", "Store", "StoreArchive", "StoreBusyError", "StoreChangedError", "StoreClosedError",
-    "StoreEvent", "StoreIOError", "StoreInfo", "StoreLockedError", "StoreOptions", "StorePermissionError",
-    "StorePoisonedError", "StoreReadOnlyError", "StoreStats", "StoreTimeoutError", "StoreWarning", "StoredMessage",
-    "Table", "TieredInfo", "TopicCopyReport", "TopicInfo", "TopicNotFoundError", "TopicQuota", "TopicRetention",
-    "Transaction", "UndecidedInfo", "UnsupportedFormatError", "UnusedObject", "VerifyReport", "WorkQueue",
-    "WorkQueueCounts", "WorkQueueInfo", "__version__", "clean", "compact", "copy_topic", "errors", "export", "fetch",
-    "import_", "info", "open", "open_logic_queues", "published", "rebuild", "repair", "restore_compaction", "scan",
-    "sql", "types", "verify",
+    "RestoreReport", "RestoredQueue", "ResultExistsError", "ResultNotFoundError", "RunningBackup", "Scan",
+    "SegmentHolder", "ShutDown", "SnapshotReport", "SqlFilter", "Store", "StoreArchive", "StoreBusyError",
+    "StoreChangedError", "StoreClosedError", "StoreEvent", "StoreIOError", "StoreInfo", "StoreLockedError",
+    "StoreOptions", "StorePermissionError", "StorePoisonedError", "StoreReadOnlyError", "StoreStats",
+    "StoreTimeoutError", "StoreWarning", "StoredMessage", "Table", "TieredInfo", "TopicCopyReport", "TopicInfo",
+    "TopicNotFoundError", "TopicQuota", "TopicRetention", "Transaction", "UndecidedInfo", "UnsupportedFormatError",
+    "UnusedObject", "VerifyReport", "WorkQueue", "WorkQueueCounts", "WorkQueueInfo", "__version__", "backup", "clean",
+    "compact", "copy_topic", "errors", "export", "fetch", "import_", "info", "open", "open_logic_queues", "published",
+    "rebuild", "repair", "restore_compaction", "scan", "sql", "types", "verify",
 ]  # fmt: skip
 
 if "gevent.monkey" in _sys.modules:
@@ -82,6 +85,8 @@ _NAMES = {
     ),
     "_admin.restore": ("restore_compaction",),
     "_archive.archive": ("Archive", "StoreArchive"),
+    "_backup.backup": ("Backup",),
+    "_backup.running": ("RunningBackup", "backup"),
     "_delivery.consumer": ("Consumer", "OffsetCommit"),
     "_delivery.delays": ("DelayStats",),
     "_delivery.transactions": ("PendingTransaction", "Transaction"),

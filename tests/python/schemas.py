@@ -18,7 +18,7 @@ from mqstore import _reports
 from mqstore._admin import info as _info
 from mqstore._dicts import RESULT
 from mqstore._read import logic as _logic
-from mqstore._reports import archive, base, compaction, copies, damage, published, retention, store
+from mqstore._reports import archive, backup, base, compaction, copies, damage, published, retention, store
 from mqstore.cli import bench, groups, jobs, progress, write
 from mqstore.cli import logic as logic_verbs
 from mqstore.cli.info import hours, processes, settings
@@ -38,6 +38,10 @@ REPORTS: dict[str, type] = {
     "archive-verify": _reports.ArchiveVerifyReport,
     "archive-restore": _reports.ArchiveRestoreReport,
     "archive-clean": _reports.CleanReport,
+    "backup": _reports.BackupReport,
+    "backup-verify": _reports.BackupVerifyReport,
+    "backup-restore": _reports.BackupRestoreReport,
+    "backup-clean": _reports.CleanReport,
     "published": _reports.PublishedResult,
     "fetch": _reports.FetchReport,
     "clean": _reports.CleanReport,
@@ -53,6 +57,7 @@ REPORTS: dict[str, type] = {
 }
 LISTS: dict[str, type] = {
     "archive-files": _reports.ArchiveFile,
+    "backup-files": _reports.BackupState,
     "bench": bench.Line,
     "config show": settings.Shown,
     "group lag": progress.GroupTopicLag,
@@ -64,7 +69,7 @@ LISTS: dict[str, type] = {
     "topics": topic_verbs.TopicSummary,
     "topics --hours": hours.HourMessages,
 }
-_REPORT_MODULES = (archive, base, store, retention, damage, copies, compaction, published)
+_REPORT_MODULES = (archive, backup, base, store, retention, damage, copies, compaction, published)
 _VERB_MODULES = (
     _info,
     _logic,

@@ -3,66 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._paths import is_url, object_path, shown_url, text_of
-from mqstore._publish.target import target_of
-from mqstore.errors import InvalidOptionError, MQStoreError
+from mqstore._publish.place import TargetPlace
+from mqstore.errors import MQStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mqstore._native import NativeStore
-    from mqstore._publish.target import Target
     from mqstore.types import StorePath
 
 # Memory for Bloom filters. Each look-up needs those of all files.
 _BLOOM_BYTES = 64 << 20
 
 
-class ArchivePlace:
+class ArchivePlace(TargetPlace):
     """The place of an archive, and its objects: `native`. Makes no request."""
 
     def __init__(self, place: StorePath, target_options: Mapping[str, Any] | None) -> None:
-        text = text_of(place)
-        if not text:
-            raise InvalidOptionError("target", "must name a folder or a URL, not be empty")
-        if is_url(text):
-            self.text = text
-            self.shown = shown_url(text)
-            root = object_path(text, "").rstrip("/")
-        elif target_options is not None:
-            raise InvalidOptionError("target_options", f"only for a URL, and {text!r} is a path")
-        else:
-            self.text = self.shown = root = os.path.abspath(text)  # noqa: PTH100 - keeps the text of the path
-        transport = _transport_of(self.text, target_options)
-        self._folder = Path(root) if transport is None else None
-        self.native = _native.ArchiveTarget(transport, self.shown, root or "/")
-
-    def check_outside(self, home: str) -> None:
-        """Makes sure that the archive is not in the directory of a store.
-
-        Raises:
-            InvalidOptionError: it is.
-        """
-        if self._folder is not None:
-            folder, store = self._folder, Path(home).absolute()
-            # A folder of the store can be a link, and a link can lead into it.
-            if folder.is_relative_to(store) or folder.resolve().is_relative_to(store.resolve()):
-                reason = f"{self.shown} is in the directory of the store, {home}: choose a folder outside of it"
-                raise InvalidOptionError("target", reason)
+        super().__init__(place, target_options, "archive to it")
+        self.native = _native.ArchiveTarget(self.transport, self.shown, self.root)
 
     def link(self, store: NativeStore, begin: int) -> None:
         """Lets the reads of a store continue in the archive, which begins at a log offset; 0 if it is not known."""
         _native.link_archive(store, self.native, begin, _BLOOM_BYTES)
-
-
-def _transport_of(text: str, options: Mapping[str, Any] | None) -> Target | None:
-    """Returns the transport of an archive; None for a folder, which needs none."""
-    return target_of(text, options, "archive to it") if is_url(text) else None
 
 
 def look_at_archive(

@@ -6,6 +6,7 @@ Each file has the results of some related verbs. Other packages import the class
 from __future__ import annotations
 
 from mqstore._reports.archive import ArchiveFile, ArchiveQueue, ArchiveReport, ArchiveRestoreReport, ArchiveVerifyReport
+from mqstore._reports.backup import BackupReport, BackupRestoreReport, BackupState, BackupStatus, BackupVerifyReport
 from mqstore._reports.base import Progress
 from mqstore._reports.base import _Report as _Report
 from mqstore._reports.base import json_form as json_form
@@ -29,12 +30,13 @@ from mqstore._reports.retention import (
 from mqstore._reports.store import NamespaceInfo, QueueInfo, StoreStats, TopicQuota
 
 __all__ = [
-    "ArchiveFile", "ArchiveQueue", "ArchiveReport", "ArchiveRestoreReport", "ArchiveVerifyReport", "CleanReport",
-    "CompactionReport", "CopyGap", "ExpireReport", "ExpiredFile", "ExpiredTopic", "ExportReport", "FetchReport",
-    "ImportReport", "KeptSegment", "LostOffsets", "LostRange", "MovedGroup", "NamespaceInfo", "Problem", "Progress",
-    "PublishedFile", "PublishedResult", "QueueInfo", "RebuildReport", "ReclaimReport", "ReclaimedSegment",
-    "ReclaimedTopic", "RepairReport", "RestoreReport", "RestoredQueue", "SegmentHolder", "SnapshotReport", "StoreEvent",
-    "StoreStats", "TopicCopyReport", "TopicQuota", "TopicRetention", "UnusedObject", "VerifyReport",
+    "ArchiveFile", "ArchiveQueue", "ArchiveReport", "ArchiveRestoreReport", "ArchiveVerifyReport", "BackupReport",
+    "BackupRestoreReport", "BackupState", "BackupStatus", "BackupVerifyReport", "CleanReport", "CompactionReport",
+    "CopyGap", "ExpireReport", "ExpiredFile", "ExpiredTopic", "ExportReport", "FetchReport", "ImportReport",
+    "KeptSegment", "LostOffsets", "LostRange", "MovedGroup", "NamespaceInfo", "Problem", "Progress", "PublishedFile",
+    "PublishedResult", "QueueInfo", "RebuildReport", "ReclaimReport", "ReclaimedSegment", "ReclaimedTopic",
+    "RepairReport", "RestoreReport", "RestoredQueue", "SegmentHolder", "SnapshotReport", "StoreEvent", "StoreStats",
+    "TopicCopyReport", "TopicQuota", "TopicRetention", "UnusedObject", "VerifyReport",
 ]  # fmt: skip
 
 # Tracebacks and pickles show the public name of a class.

@@ -120,11 +120,11 @@ class SegmentHolder(_Report):
 
     kind: str
     """`"group"`: a consumer group has not finished it. `"delayed"`: it is delivered later. `"transaction"`: its
-    transaction is not decided."""
+    transaction is not decided. `"backup"`: a backup does not have it yet."""
     group: str | None
-    """Consumer group, or producer group of a transaction; None for a delayed message."""
+    """Consumer group, producer group of a transaction, or target of a backup; None for a delayed message."""
     topic: str
-    """Topic of the message; for a delayed message and a transaction, the topic to which it goes."""
+    """Topic of the message; for a delayed message and a transaction, the topic to which it goes. Empty for a backup."""
     queue_id: int
     """Queue; for a delayed message and a transaction, the queue of the system topic in which it waits."""
     offset: int

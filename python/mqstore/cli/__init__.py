@@ -44,7 +44,6 @@ def _application(arguments: list[str]) -> None:
     try:
         # Each import adds the verbs of the file.
         from mqstore.cli import (  # noqa: F401
-            archive,
             bench,
             compact,
             export,
@@ -53,7 +52,6 @@ def _application(arguments: list[str]) -> None:
             logic,
             progress,
             repair,
-            results,
             spark,
             write,
         )
@@ -62,6 +60,7 @@ def _application(arguments: list[str]) -> None:
         from mqstore.cli.info import processes  # noqa: F401
         from mqstore.cli.info import verbs as info_verbs  # noqa: F401
         from mqstore.cli.messages import verbs as messages_verbs  # noqa: F401
+        from mqstore.cli.targets import archive, backup, results  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("rich", "typer"):
             raise

@@ -13,6 +13,7 @@
 
 mod archive;
 mod arrow;
+mod backup;
 mod commits;
 pub(crate) mod convert;
 pub(crate) mod delivery;
@@ -76,6 +77,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(store::pending::waiting_record, module)?)?;
     store::archive::register(module)?;
     archive::register(module)?;
+    backup::register(module)?;
     commits::register(module)?;
     results::register(module)?;
     store::compaction::register(module)?;

@@ -65,6 +65,7 @@ pub mod store;
 
 pub use mqstore_archive as archive;
 pub use mqstore_arrow as arrow;
+pub use mqstore_backup as backup;
 pub use mqstore_base::{body_compression, error, events, message, notes, options};
 pub use mqstore_format as format;
 pub use mqstore_results as results;

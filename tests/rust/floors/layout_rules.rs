@@ -5,7 +5,7 @@ use crate::rust_source::{self, Token};
 use crate::tree::{Finding, Tree};
 
 /// Each crate of ours, and which of the others it may depend on.
-const CRATES: [(&str, &[&str]); 16] = [
+const CRATES: [(&str, &[&str]); 17] = [
     ("mqstore-format", &[]),
     ("mqstore-io", &[]),
     ("mqstore-arrow", &["mqstore-format"]),
@@ -53,6 +53,10 @@ const CRATES: [(&str, &[&str]); 16] = [
     ),
     ("mqstore-results", &["mqstore-base", "mqstore-io"]),
     (
+        "mqstore-backup",
+        &["mqstore-base", "mqstore-engine", "mqstore-format", "mqstore-inspect", "mqstore-io", "mqstore-log"],
+    ),
+    (
         "mqstore-transfer",
         &[
             "mqstore-base",
@@ -68,6 +72,7 @@ const CRATES: [(&str, &[&str]); 16] = [
         &[
             "mqstore-archive",
             "mqstore-arrow",
+            "mqstore-backup",
             "mqstore-base",
             "mqstore-compaction",
             "mqstore-delivery",

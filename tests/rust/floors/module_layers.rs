@@ -76,6 +76,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
             &["tiered"],
             &["info", "verify"],
             &["distributed", "repair"],
+            &["side_files"],
             &["snapshot"],
         ],
     ),
@@ -114,6 +115,16 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     (
+        "mqstore-backup",
+        &[
+            &["layout"],
+            &["pieces"],
+            &["manifest"],
+            &["place", "source"],
+            &["clean", "restore", "round", "verify"],
+        ],
+    ),
+    (
         "mqstore-results",
         &[
             &["partial", "requests"],
@@ -141,7 +152,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
             &["arrow", "target", "testing"],
             &["store"],
             &["scan"],
-            &["archive", "results"],
+            &["archive", "backup", "results"],
             &["delivery"],
             &["event_loop"],
         ],

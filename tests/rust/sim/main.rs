@@ -29,6 +29,7 @@
 #![expect(clippy::single_match_else, reason = "both outcomes of a call are worth a line")]
 
 mod archiving;
+mod backing_up;
 mod check;
 mod committing;
 mod compacting;

@@ -12,16 +12,22 @@ use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
 use crate::{
-    archiving, committing, compacting, copying, decay, faults, feeding, foreign, keeping, publishing,
-    reclaiming, remaking, repairing, staging, switches, timing,
+    archiving, backing_up, committing, compacting, copying, decay, faults, feeding, foreign, keeping,
+    publishing, reclaiming, remaking, repairing, staging, switches, timing,
 };
 
 /// Switches whose search takes more than ten seconds, together half of the time of all. Only the soak tries them.
-const SLOW: [&str; 4] =
-    ["archive.settle_manifests", "commit.sync_copied_folder", "delay.sync_state", "transfer.sync_copied"];
+const SLOW: [&str; 5] = [
+    "archive.settle_manifests",
+    "backup.settle_states",
+    "commit.sync_copied_folder",
+    "delay.sync_state",
+    "transfer.sync_copied",
+];
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
-const SPARE: [(&str, &str); 31] = [
+const SPARE: [(&str, &str); 32] = [
+    ("backup.sync_early", "the sync of the whole folder before its final name covers it"),
     (
         "delay.sync_new_file",
         "a timer log or wheel that is too short is made again from the records of its topic",
@@ -311,6 +317,18 @@ fn targets(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     archiving::hunt_targets(30, stop)
 }
 
+fn backups(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    backing_up::hunt(1, stop).map(|_| ())
+}
+
+fn failed_backups(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    backing_up::hunt_failing(1, stop).map(|_| ())
+}
+
+fn other_backups(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    backing_up::hunt_others(300, stop)
+}
+
 fn failed_syncs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     faults::failed_syncs(400, stop).map(|_| ())
 }
@@ -344,6 +362,10 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
                 [("creations", creations), ("failed archives", failed_archives), ("archives", archives)];
             hunts.splice(0..0, first);
             ("targets", targets)
+        }
+        "backup" => {
+            hunts.splice(0..0, [("backups", backups as Hunt), ("failed backups", failed_backups)]);
+            ("other backups", other_backups)
         }
         "commit" => {
             hunts.insert(0, ("archives", archives));

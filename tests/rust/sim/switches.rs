@@ -37,6 +37,7 @@ fn sources() -> Vec<(PathBuf, String)> {
         "mqstore-engine/src",
         "mqstore-inspect/src",
         "mqstore-archive/src",
+        "mqstore-backup/src",
         "mqstore-results/src",
         "mqstore-delivery/src",
         "mqstore-transfer/src",

@@ -699,10 +699,9 @@ impl LogCursor {
                         self.view.count_skipped(text);
                     }
                     // The look at what follows met a segment that was deleted.
-                    Err(error) if error.is_gone() => {
+                    Err(error) => {
                         self.view.note(pass_deleted(&*self.view, &mut self.scanner, self.limit, error)?);
                     }
-                    Err(error) => return Err(error),
                     Ok(SkippedDamage::Range(_)) => {
                         // The next call meets the damage again.
                         self.scanner.seek(damage.offset);
@@ -766,13 +765,12 @@ pub(crate) fn next_record(
     limit: u64,
     wanted: impl Fn(&RecordView<'_>, u64) -> bool,
 ) -> Result<NextRecord, StoreError> {
-    match next_in(scanner, wanted) {
-        Err(error) if error.is_gone() => pass_deleted(view, scanner, limit, error).map(NextRecord::Deleted),
-        found => found,
-    }
+    next_in(scanner, wanted)
+        .or_else(|error| pass_deleted(view, scanner, limit, error).map(NextRecord::Deleted))
 }
 
-/// Moves a scan that met the deleted segment of `error` to the new start of the log. Returns a text for the user.
+/// Moves a scan that met a deleted segment to the new start of the log. Returns a text for the user; any other error is
+/// returned.
 fn pass_deleted(
     view: &dyn View,
     scanner: &mut LogScanner,
@@ -782,7 +780,7 @@ fn pass_deleted(
     view.catch_up()?;
     let list = view.list();
     let (position, min) = (scanner.position(), list.min_offset());
-    if position >= min {
+    if position >= min || !error.is_gone() {
         return Err(error);
     }
     scanner.extend(list, limit.max(min));

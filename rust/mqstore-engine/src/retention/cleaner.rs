@@ -67,6 +67,8 @@ pub(crate) struct Cleaner {
     rules: RetentionRules,
     /// Set by the layer that delivers messages, once.
     pub(super) deliveries: OnceLock<FindDeliveries>,
+    /// What the backups of this process keep, by number, and until when in epoch milliseconds.
+    pub(crate) backups: Mutex<BTreeMap<u64, (SegmentHolder, i64)>>,
     /// Counters of removed files.
     pub counters: ExpiryCounters,
     rest_ms: AtomicU64,
@@ -162,6 +164,7 @@ impl Cleaner {
             engine: Arc::clone(engine),
             rules: RetentionRules::of(&engine.options),
             deliveries: OnceLock::new(),
+            backups: Mutex::default(),
             counters: ExpiryCounters::default(),
             kept_by: Mutex::default(),
             rest_ms: AtomicU64::new(LOOK.as_millis() as u64),

@@ -28,25 +28,29 @@ pub enum HolderKind {
     Delayed,
     /// Its transaction is not decided.
     Transaction,
+    /// A backup does not have it yet.
+    Backup,
 }
 
 impl HolderKind {
-    /// Returns the stable word: `group`, `delayed`, `transaction`.
+    /// Returns the stable word: `group`, `delayed`, `transaction`, `backup`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Group => "group",
             Self::Delayed => "delayed",
             Self::Transaction => "transaction",
+            Self::Backup => "backup",
         }
     }
 }
 
-/// A message that keeps its segment and all later ones.
+/// A message that keeps its segment and all later ones. For a backup, the first part of the log that it does not have: it has
+/// no topic, and queue and offset are 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentHolder {
     /// What the message waits for.
     pub kind: HolderKind,
-    /// The consumer group, or the producer group of a transaction; `None` for a delayed message.
+    /// The consumer group, the producer group of a transaction, or the target of a backup; `None` for a delayed message.
     pub group: Option<String>,
     /// The topic of the message; for a delayed message and a transaction, the topic to which it will go.
     pub topic: String,
@@ -60,7 +64,7 @@ pub struct SegmentHolder {
 
 impl fmt::Display for SegmentHolder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { topic, queue_id, offset, .. } = self;
+        let Self { topic, queue_id, offset, log_offset, .. } = self;
         let group = self.group.as_deref().unwrap_or_default();
         match self.kind {
             HolderKind::Group => {
@@ -68,6 +72,9 @@ impl fmt::Display for SegmentHolder {
                     out,
                     "group {group} has not finished {topic} from queue {queue_id}, offset {offset} on"
                 )
+            }
+            HolderKind::Backup => {
+                write!(out, "the backup {group} has the log up to offset {log_offset} only")
             }
             HolderKind::Delayed => write!(out, "a delayed message to {topic} waits at offset {offset}"),
             HolderKind::Transaction => {

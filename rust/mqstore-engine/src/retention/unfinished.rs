@@ -24,7 +24,10 @@ impl Cleaner {
         let known_to = self.engine.dispatcher.position();
         let progress_of =
             |group: &str, topic: &str, queue_id| self.engine.meta.known_of(group, topic, queue_id);
-        let deliveries = self.deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find())?;
+        let mut deliveries = self.deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find())?;
+        let now_ms = self.engine.files.clock.now_ms();
+        let backups = self.backups.lock().clone();
+        deliveries.extend(backups.into_values().filter(|(_, until_ms)| now_ms < *until_ms).map(|one| one.0));
         let saved = current_offsets(&self.engine);
         Ok(UnfinishedMessages {
             groups: holding_groups(&*self.engine, &saved, &progress_of)?,

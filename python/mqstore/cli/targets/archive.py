@@ -30,9 +30,9 @@ from mqstore.cli.options import (
     past_moment_of,
 )
 from mqstore.cli.render import Format
-from mqstore.cli.results import remove_objects
 from mqstore.cli.status import CLEAN, PROBLEMS
 from mqstore.cli.stores import writing
+from mqstore.cli.targets.results import remove_objects
 
 # Not a Path, which would change a URL.
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.")]

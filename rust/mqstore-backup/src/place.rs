@@ -1,0 +1,264 @@
+//! The objects of a backup in a target. Failed requests become errors of the store, which name the target without secrets.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mqstore_base::error::StoreError;
+use mqstore_io::target::{OVERWRITES, create, delete_all, keeps_existing, sorted_list};
+use mqstore_io::{Clock, RemoteCause, Target, TargetError, TargetObject, switch};
+
+use crate::layout::{ROOT, STATES, piece_path, state_number, state_path};
+use crate::manifest::{Manifest, SegmentEntry, listed};
+use crate::pieces::{Piece, PieceObject, unpacked};
+
+/// Actions, for errors.
+pub(crate) const READ: &str = "read the backup";
+pub(crate) const WRITE: &str = "back up to it";
+
+/// Objects of one request.
+const MOST_REQUESTS: usize = 1000;
+
+/// The objects of a backup. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Place {
+    target: Arc<dyn Target>,
+}
+
+impl Place {
+    /// Makes the backup in a target. Makes no request.
+    pub fn new(target: Arc<dyn Target>) -> Self {
+        Self { target }
+    }
+
+    /// Returns the target for errors, without secrets.
+    pub fn shown(&self) -> String {
+        self.target.shown(None)
+    }
+
+    /// Returns the numbers of all manifests, the newest first.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub fn numbers(&self) -> Result<Vec<u64>, StoreError> {
+        let found = self.target.list(STATES).map_err(|error| self.failed(READ, error))?;
+        let mut numbers: Vec<u64> = found.iter().filter_map(|one| state_number(&one.path)).collect();
+        numbers.sort_unstable_by(|one, other| other.cmp(one));
+        numbers.dedup();
+        Ok(numbers)
+    }
+
+    /// Returns the newest manifest; `None` if there is no backup.
+    ///
+    /// # Errors
+    /// As for [`Self::manifest`].
+    pub(crate) fn newest(&self) -> Result<Option<Manifest>, StoreError> {
+        self.numbers()?.first().map(|number| self.manifest(*number)).transpose()
+    }
+
+    /// Returns all manifests that were not removed meanwhile, the oldest first.
+    ///
+    /// # Errors
+    /// [`StoreError::ResultNotFound`] if there is none; [`StoreError::Corrupt`] for a damaged one; a request failed.
+    pub fn manifests(&self) -> Result<Vec<Manifest>, StoreError> {
+        let mut found = Vec::new();
+        for number in self.numbers()?.into_iter().rev() {
+            found.extend(self.find(number)?);
+        }
+        if found.is_empty() {
+            return Err(StoreError::ResultNotFound { path: self.shown() });
+        }
+        Ok(found)
+    }
+
+    fn manifest(&self, number: u64) -> Result<Manifest, StoreError> {
+        self.find(number)?.ok_or_else(|| {
+            let removed = "the state was removed meanwhile: try again";
+            self.failed(READ, TargetError::new(RemoteCause::Changed, &state_path(number), removed))
+        })
+    }
+
+    fn find(&self, number: u64) -> Result<Option<Manifest>, StoreError> {
+        let path = state_path(number);
+        let content = self.target.get(&path).map_err(|error| self.failed(READ, error))?;
+        content.map(|content| self.decoded(number, &path, &content)).transpose()
+    }
+
+    fn decoded(&self, number: u64, path: &str, content: &[u8]) -> Result<Manifest, StoreError> {
+        let wrong = |reason: &str| {
+            let reason = format!("the state of the backup cannot be used: {reason}");
+            StoreError::corrupt(self.target.shown(Some(path)).as_ref(), 0, reason)
+        };
+        let found = Manifest::decode(content).map_err(wrong)?;
+        if found.number != number {
+            return Err(wrong(&format!(
+                "it says that its number is {}; restore it from a copy",
+                found.number
+            )));
+        }
+        Ok(found)
+    }
+
+    /// Makes the manifests durable: a session that has ended can have created one whose name is not.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub(crate) fn settle(&self) -> Result<(), StoreError> {
+        let settled = switch::step("backup.settle_states", || self.target.settle(STATES));
+        settled.map_err(|error| self.failed(WRITE, error))
+    }
+
+    /// Makes sure that the target creates an object only if it is absent. `id` is random.
+    ///
+    /// # Errors
+    /// [`StoreError::WrongTarget`] if it does not; a request failed.
+    pub(crate) fn probe(&self, id: &str) -> Result<(), StoreError> {
+        let path = format!("{STATES}probe-{id}");
+        let is_kept = keeps_existing(&*self.target, &path);
+        // Without the permission to remove objects, the probe stays; it is no manifest.
+        let _ = self.target.delete(&[path]);
+        if is_kept.map_err(|error| self.failed(WRITE, error))? {
+            return Ok(());
+        }
+        Err(StoreError::WrongTarget { path: self.shown(), action: WRITE, reason: OVERWRITES.to_owned() })
+    }
+
+    /// Creates a manifest.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if another session has created one with this number; the request failed: the manifest may
+    /// appear later.
+    pub(crate) fn create(&self, clock: &dyn Clock, manifest: &Manifest) -> Result<(), StoreError> {
+        let path = state_path(manifest.number);
+        let content = manifest.encode().map_err(|error| {
+            StoreError::corrupt(self.target.shown(Some(&path)).as_ref(), 0, error.to_string())
+        })?;
+        let found = create(&*self.target, clock, &path, &content);
+        let Some(found) = found.map_err(|failed| self.failed(WRITE, failed.error))? else { return Ok(()) };
+        // After an answer that was lost, the manifest is the own one.
+        if switch::on("backup.one_session") && self.decoded(manifest.number, &path, &found)? != *manifest {
+            return Err(self.has_other_session());
+        }
+        Ok(())
+    }
+
+    /// The error of a session that is not alone.
+    pub(crate) fn has_other_session(&self) -> StoreError {
+        let reason = format!(
+            "{}: another process backs up to this target; end one of the two, or give each its own target",
+            self.shown()
+        );
+        StoreError::Busy { reason }
+    }
+
+    /// Uploads a piece.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub(crate) fn upload(&self, name: &str, content: &[u8]) -> Result<NewObject, StoreError> {
+        self.target.put(&piece_path(name), content).map_err(|error| self.failed(WRITE, error))?;
+        let object = PieceObject { name: name.to_owned(), bytes: content.len() as u64 };
+        Ok(NewObject { object, last: content.last().copied().unwrap_or_default() })
+    }
+
+    /// Makes sure that uploaded pieces are there in their full length.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if one is missing, shorter, or has another last byte; a request failed.
+    pub(crate) fn check_present(&self, new: &[NewObject]) -> Result<(), StoreError> {
+        for some in new.chunks(MOST_REQUESTS) {
+            let paths: Vec<String> = some.iter().map(|one| piece_path(&one.object.name)).collect();
+            let ends = some.iter().map(|one| one.object.bytes.saturating_sub(1)..one.object.bytes);
+            let wanted: Vec<_> = paths.iter().map(String::as_str).zip(ends).collect();
+            let lost = |path: &str| StoreError::Busy {
+                reason: format!(
+                    "{}: an object that was just written differs or is missing; the next round writes it again",
+                    self.target.shown(Some(path))
+                ),
+            };
+            let found = self.target.ranges(&wanted).map_err(|error| match error.cause {
+                RemoteCause::Changed => lost(&error.path),
+                _ => self.failed(WRITE, error),
+            })?;
+            let is_wrong = |one: &NewObject, part: &Bytes| **part != [one.last];
+            if switch::on("backup.check_present")
+                && let Some(((_, path), _)) =
+                    some.iter().zip(&paths).zip(&found).find(|((one, _), part)| is_wrong(one, part))
+            {
+                return Err(lost(path));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of a piece, which are those of its digest; none for a piece of zero bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if its object is missing or has others; the request failed.
+    pub(crate) fn content(&self, piece: &Piece) -> Result<Vec<u8>, StoreError> {
+        let Some(object) = &piece.object else { return Ok(Vec::new()) };
+        let path = piece_path(&object.name);
+        let corrupt = |reason: &str| StoreError::corrupt(self.target.shown(Some(&path)).as_ref(), 0, reason);
+        let found = match self.target.get(&path) {
+            Ok(found) => found.ok_or_else(|| corrupt("the backup needs this object, and it is missing"))?,
+            // A disk that cannot read one file can read others.
+            Err(error) if self.target.folder().is_some() => return Err(corrupt(&error.reason)),
+            Err(error) => return Err(self.failed(READ, error)),
+        };
+        unpacked(piece, &found).ok_or_else(|| corrupt("the object differs from what was written"))
+    }
+
+    /// Returns the pieces of a segment. `lists` remembers those of objects.
+    ///
+    /// # Errors
+    /// As for [`Self::content`].
+    pub(crate) fn pieces_of(
+        &self,
+        segment: &SegmentEntry,
+        lists: &mut Lists,
+    ) -> Result<Arc<Vec<Piece>>, StoreError> {
+        let Some(list) = &segment.list else { return Ok(Arc::new(segment.pieces.clone())) };
+        let name = list.object.as_ref().map_or("", |object| &object.name);
+        if let Some(known) = lists.get(name) {
+            return Ok(Arc::clone(known));
+        }
+        let found = listed(&self.content(list)?, segment.filled).ok_or_else(|| {
+            let path = self.target.shown(Some(&piece_path(name)));
+            StoreError::corrupt(path.as_ref(), 0, "it is no list of the pieces of a segment")
+        })?;
+        let found = Arc::new(found);
+        lists.insert(name.to_owned(), Arc::clone(&found));
+        Ok(found)
+    }
+
+    /// Returns all objects of the backup, by path.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub(crate) fn objects(&self) -> Result<Vec<TargetObject>, StoreError> {
+        sorted_list(&*self.target, ROOT).map_err(|error| self.failed("list the backup", error))
+    }
+
+    /// Removes objects, by their paths below the root.
+    ///
+    /// # Errors
+    /// A request failed.
+    pub(crate) fn delete(&self, paths: &[String]) -> Result<(), StoreError> {
+        delete_all(&*self.target, paths).map_err(|error| self.failed("clean the backup", error))
+    }
+
+    /// Returns the error of a failed request.
+    fn failed(&self, action: &'static str, error: TargetError) -> StoreError {
+        StoreError::request(&self.shown(), action, error)
+    }
+}
+
+/// An object that was just written, and its last byte.
+#[derive(Clone, Debug)]
+pub(crate) struct NewObject {
+    pub(crate) object: PieceObject,
+    last: u8,
+}
+
+/// Lists of pieces, by the name of their object.
+pub(crate) type Lists = HashMap<String, Arc<Vec<Piece>>>;

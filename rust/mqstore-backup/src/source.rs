@@ -1,0 +1,235 @@
+//! What a round copies: first the files that cannot be derived from the log, then the log up to an end after that.
+//!
+//! Owns the staging folder, which has the copied files until the round has uploaded them. A loss of power leaves it; the
+//! next round empties it. The segments stay open, so a round reads each in one version, also if a reclaim replaces it.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_base::durable_mark::DurableMarkFile;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
+use mqstore_engine::Store;
+use mqstore_inspect::{SideFiles, refuse_other_kinds};
+use mqstore_io::{Access, FileKind, VfsFile};
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+
+use crate::manifest::{ArchiveEntry, FileEntry, Geometry};
+
+const COPYING: &str = "copying a file for a backup";
+
+const QUEUES: &str = "consumequeue";
+const BATCH_QUEUES: &str = "batchconsumequeue";
+
+/// Files of a queue of which the last one has the next offset, and can still be empty.
+const KEPT_QUEUE_FILES: usize = 2;
+
+/// A file to back up.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) file: Arc<dyn VfsFile>,
+    pub(crate) path: PathBuf,
+    /// Bytes to back up.
+    pub(crate) bytes: u64,
+}
+
+/// A segment of the log.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenSegment {
+    pub(crate) base: u64,
+    /// Length of the file.
+    pub(crate) length: u64,
+    pub(crate) inode: u64,
+    pub(crate) first_ms: Option<i64>,
+    pub(crate) file: OpenFile,
+}
+
+impl OpenSegment {
+    pub(crate) fn end(&self) -> u64 {
+        self.base + self.file.bytes
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.file.bytes == self.length
+    }
+}
+
+/// The copied files. They are removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Side {
+    staged: StoreFiles,
+    /// By path below the root.
+    pub(crate) files: BTreeMap<String, OpenFile>,
+    pub(crate) metadata_end: Option<u64>,
+    pub(crate) archive: Option<ArchiveEntry>,
+    pub(crate) geometry: Geometry,
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        // What remains is emptied by the next round.
+        let _ = self.staged.vfs.remove_dir_all(&self.staged.root);
+    }
+}
+
+impl Side {
+    /// Copies the files to the folder `staging`, which this replaces.
+    pub(crate) fn capture(store: &Store, staging: &Path) -> Result<Self, StoreError> {
+        let source = store.files();
+        refuse_other_kinds(source)?;
+        let vfs = &source.vfs;
+        match vfs.remove_dir_all(staging) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(StoreError::io(staging, "emptying the staging folder of a backup", error));
+            }
+            _ => vfs.create_dir_all(staging).at(staging, COPYING)?,
+        }
+        let staged = StoreFiles::new(Arc::clone(vfs), Arc::clone(&source.clock), staging);
+        let options = store.inspection().copy_options();
+        let geometry = Geometry {
+            queue_file_entries: options.queue_file_entries,
+            index_slots: options.index_slots,
+            index_entries: options.index_entries,
+        };
+        let mut side = Self { staged, files: BTreeMap::new(), metadata_end: None, archive: None, geometry };
+        let copied = SideFiles { store, copy: &side.staged };
+        side.metadata_end = copied.copy(&["config", "compaction"])?;
+        // A directory of a broker has no table of delays; a restore needs the one that the store has now.
+        side.staged.remember_delays(store.delay_tables())?;
+        if let Some(mark) = DurableMarkFile::new(source).try_load()? {
+            DurableMarkFile::new(&side.staged).store(&mark, false)?;
+        }
+        side.archive = match store.archive().state() {
+            // A damaged state says nothing that a restore can use.
+            Err(StoreError::Corrupt { .. }) => None,
+            state => {
+                state?.map(|state| ArchiveEntry { archived_to: state.archived_to, settings: state.settings })
+            }
+        };
+        copy_batch_queues(store, &side.staged)?;
+        side.open("", staging)?;
+        Ok(side)
+    }
+
+    /// Adds the last files of the queues that have no record in the log any more. They keep the next offset.
+    pub(crate) fn add_ends_of_queues(&mut self, store: &Store) -> Result<(), StoreError> {
+        copy_ends_of_queues(store, &self.staged)?;
+        let folder = self.staged.root.join(QUEUES);
+        if self.staged.vfs.stat(&folder).is_err() {
+            return Ok(());
+        }
+        self.open(&format!("{QUEUES}/"), &folder)
+    }
+
+    /// Opens the copied files below a folder.
+    fn open(&mut self, prefix: &str, folder: &Path) -> Result<(), StoreError> {
+        let vfs = Arc::clone(&self.staged.vfs);
+        for entry in vfs.list(folder).at(folder, COPYING)? {
+            let path = folder.join(&entry.name);
+            let Some(name) = entry.name.to_str() else {
+                let reason = "the name is not text, so it cannot be backed up; rename it";
+                return Err(StoreError::Unsupported { path, reason: reason.into() });
+            };
+            let name = format!("{prefix}{name}");
+            if entry.stat.kind == FileKind::Directory {
+                self.open(&format!("{name}/"), &path)?;
+                continue;
+            }
+            let file = vfs.open(&path, Access::Read).at(&path, COPYING)?;
+            let bytes = file.len().at(&path, COPYING)?;
+            self.files.insert(name, OpenFile { file, path, bytes });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file is one of [`Side::add_ends_of_queues`].
+pub(crate) fn is_end_of_queue(file: &FileEntry) -> bool {
+    file.path.starts_with(QUEUES)
+}
+
+fn copy_ends_of_queues(store: &Store, copy: &StoreFiles) -> Result<(), StoreError> {
+    for topic in store.topics()? {
+        for queue_id in store.queue_ids(&topic)? {
+            let (min, max) = store.bounds(&topic, queue_id)?;
+            if max > 0 && min == max {
+                let queue = Path::new(&topic).join(queue_id.to_string());
+                copy_last_files(store, copy, QUEUES, &queue)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies the last files of all batch queues. They show the length of these files, which a broker has its own option for.
+fn copy_batch_queues(store: &Store, copy: &StoreFiles) -> Result<(), StoreError> {
+    let root = store.files().folder(BATCH_QUEUES);
+    let folders = |path: &Path| match copy.vfs.list_kinds(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        names => names.at(path, COPYING),
+    };
+    for (topic, _) in folders(&root)?.into_iter().filter(|(_, kind)| *kind == FileKind::Directory) {
+        let queues = folders(&root.join(&topic))?;
+        for (queue, _) in queues.into_iter().filter(|(_, kind)| *kind == FileKind::Directory) {
+            copy_last_files(store, copy, BATCH_QUEUES, &Path::new(&topic).join(queue))?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_last_files(store: &Store, copy: &StoreFiles, folder: &str, queue: &Path) -> Result<(), StoreError> {
+    let from = store.files().folder(folder).join(queue);
+    let mut names = match copy.vfs.list_kinds(&from) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        names => names.at(&from, COPYING)?,
+    };
+    names.retain(|(_, kind)| *kind == FileKind::File);
+    names.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let to = copy.root.join(folder).join(queue);
+    copy.vfs.create_dir_all(&to).at(&to, COPYING)?;
+    for (name, _) in names.iter().rev().take(KEPT_QUEUE_FILES) {
+        SideFiles { store, copy }.file(&from.join(name), &to.join(name))?;
+    }
+    Ok(())
+}
+
+/// Opens the segments of the log of a store before its end, oldest first. Returns the end, too.
+pub(crate) fn open_log(store: &Store) -> Result<(Vec<OpenSegment>, u64), StoreError> {
+    let end = store.inspection().settle()?;
+    let list = store.segments();
+    let mut found: Vec<OpenSegment> = Vec::new();
+    for segment in list.segments().iter().filter(|segment| segment.base_offset() < end) {
+        let path = segment.path();
+        let opened = segment.hold().map(|held| held.file());
+        let file = match opened {
+            // Retention has just deleted it, and those before it.
+            None => None,
+            Some(Err(error)) if error.kind() == ErrorKind::NotFound => None,
+            Some(file) => Some(file.at(&path, "opening a log segment")?),
+        };
+        let Some(file) = file else {
+            found.clear();
+            continue;
+        };
+        let (base, length) = (segment.base_offset(), segment.len());
+        found.push(OpenSegment {
+            base,
+            length,
+            inode: file.stat().at(&path, "looking at a log segment")?.inode,
+            first_ms: first_ms(&list, base, end),
+            file: OpenFile { file, path, bytes: length.min(end - base) },
+        });
+    }
+    Ok((found, end))
+}
+
+/// Returns the store time of the first record of a segment, if it can be read.
+fn first_ms(list: &Arc<SegmentList>, base: u64, end: u64) -> Option<i64> {
+    let mut scanner = LogScanner::new(Arc::clone(list), base, end, ScanChecks { crc: false });
+    match scanner.next_item() {
+        Ok(ScanItem::Record(record)) => Some(record.store_timestamp),
+        _ => None,
+    }
+}

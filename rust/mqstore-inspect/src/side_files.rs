@@ -11,7 +11,9 @@
 use std::path::{Path, PathBuf};
 
 use mqstore_format::RecordView;
-use mqstore_io::FileKind;
+use mqstore_format::delays::timer::{TIMER_CHECK_FIELD_BYTES, TimerCheckpoint};
+use mqstore_format::names::TIMERCHECK_FILE;
+use mqstore_io::{Access, FileKind, switch};
 
 use super::repair::FinishedLog;
 use crate::copy::copy_file;
@@ -29,6 +31,8 @@ use mqstore_meta::copy_log;
 
 /// Maximum number of attempts to copy a folder that changes meanwhile.
 const TRIES: u32 = 10;
+
+const READING_CHECK: &str = "reading the checkpoint of the timer";
 
 /// Refuses a directory of which a copy while it is in use is not possible.
 ///
@@ -66,6 +70,7 @@ impl SideFiles<'_> {
             self.folder(name)?;
         }
         cut_unfinished_tails(self.copy)?;
+        self.forget_timer_log()?;
         let side = self.copy.side();
         self.copy.vfs.create_dir(&side).at(&side, "making a folder of a copy")?;
         for path in [StoreFiles::repairs, StoreFiles::checkpoint, StoreFiles::delay_levels_file] {
@@ -73,6 +78,24 @@ impl SideFiles<'_> {
         }
         // After the JSON files, so that these are no newer than the metadata log.
         copy_log(self.source(), self.copy)
+    }
+
+    /// A copy has no timer log: it is made again from the records of its topic. So the checkpoint of the timer must not
+    /// have a position in it.
+    fn forget_timer_log(&self) -> Result<(), StoreError> {
+        let path = self.copy.config().join(TIMERCHECK_FILE);
+        let file = match self.copy.vfs.open(&path, Access::ReadWrite) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            file => file.at(&path, "opening the checkpoint of the timer")?,
+        };
+        let mut fields =
+            vec![0; file.len().at(&path, READING_CHECK)?.min(TIMER_CHECK_FIELD_BYTES as u64) as usize];
+        file.read_exact_at(&mut fields, 0).at(&path, READING_CHECK)?;
+        let check = TimerCheckpoint { last_timer_log_flush_pos: 0, ..TimerCheckpoint::decode(&fields) };
+        let encoded = check.encode_fields();
+        let known = encoded.get(..fields.len()).unwrap_or_default();
+        file.write_all_at(known, 0).at(&path, "writing the checkpoint of the timer")?;
+        switch::step("copy.sync_timer_check", || file.sync_all()).at(&path, "syncing a copy")
     }
 
     /// Lets the reads of a copy whose log ends at `end` continue in the archive of the store. A damaged state stays

@@ -26,7 +26,8 @@ const SLOW: [&str; 5] = [
 ];
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
-const SPARE: [(&str, &str); 32] = [
+const SPARE: [(&str, &str); 33] = [
+    ("copy.sync_timer_check", "no simulated snapshot has a checkpoint of the timer"),
     ("backup.sync_early", "the sync of the whole folder before its final name covers it"),
     (
         "delay.sync_new_file",

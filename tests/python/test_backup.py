@@ -416,3 +416,65 @@ def test_the_metadata_is_never_ahead_of_the_log(home: Path, tmp_path: Path) -> N
     for state in states[::5]:
         report = backup.restore(tmp_path / str(state.number), offset=state.log_end)
         assert report.ok, report.problems
+
+
+def test_more_segments_than_a_process_may_open(home: Path, tmp_path: Path) -> None:
+    code = (
+        "import resource, sys, mqstore\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\n"
+        "with mqstore.open(sys.argv[1], 'create', segment_size=16 << 10, queue_file_entries=64) as store:\n"
+        "    for number in range(300):\n"
+        "        store.append_many('orders', [b'%06d' % number + b'x' * 1500] * 10)\n"
+        "    print(mqstore.Backup(sys.argv[2]).run(store).segments)\n"
+        "    store.append('orders', b'one more')\n"
+        "    print(mqstore.Backup(sys.argv[2]).run(sys.argv[1]).segments)\n"
+        "print(mqstore.Backup(sys.argv[2]).restore(sys.argv[3]).ok)\n"
+    )
+    done = python(code, home, tmp_path / "cold", tmp_path / "back")
+    first, second, is_ok = done.stdout.split()
+    assert int(first) > 250, done.stderr
+    assert int(second) >= int(first)
+    assert is_ok == "True"
+    assert log_of(tmp_path / "back") == log_of(home)
+
+
+def test_objects_that_are_gone_come_again(home: Path, tmp_path: Path) -> None:
+    """The next process uploads what someone has removed, as long as the store has it."""
+    target = tmp_path / "cold"
+    backup = mqstore.Backup(target)
+    with mqstore.open(home, "create", options=OPTIONS) as store:
+        fill(store, 300)
+        store.create_topic("other", 2)
+        backup.run(store)
+        pieces = sorted((target / "backup-v1" / "pieces").iterdir())
+        for number, piece in enumerate(pieces):
+            if number % 2:
+                piece.unlink()
+            else:
+                piece.write_bytes(piece.read_bytes()[:-1])
+        assert len(backup.verify().problems) == len(pieces)
+        assert backup.run(store).objects >= len(pieces)
+        assert backup.clean(keep=0).objects
+        assert backup.verify().ok
+    assert backup.restore(tmp_path / "back").ok
+    assert log_of(tmp_path / "back") == log_of(home)
+
+
+def test_a_copy_has_no_position_in_the_timer_log(home: Path, tmp_path: Path) -> None:
+    """The timer log is made again from the records of its topic, in a restore and in a snapshot."""
+    backup = mqstore.Backup(tmp_path / "cold")
+    with mqstore.open(home, "create", options=OPTIONS) as store:
+        for number in range(5):
+            store.append("later", b"%d" % number, delay=3600)
+    # A close writes the checkpoint of the timer.
+    with mqstore.open(home, "rw", options=OPTIONS) as store:
+        store.snapshot(tmp_path / "copy")
+        backup.run(store)
+    report = backup.restore(tmp_path / "back")
+    assert report.ok, report.problems
+    for copy in (tmp_path / "copy", tmp_path / "back"):
+        found = mqstore.verify(copy)
+        assert found.ok, found.problems
+        with mqstore.open(copy, "rw", options=OPTIONS) as store:
+            assert store.delays().pending == 5
+        assert mqstore.verify(copy).ok

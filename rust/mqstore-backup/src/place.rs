@@ -8,7 +8,7 @@ use mqstore_base::error::StoreError;
 use mqstore_io::target::{OVERWRITES, create, delete_all, keeps_existing, sorted_list};
 use mqstore_io::{Clock, RemoteCause, Target, TargetError, TargetObject, switch};
 
-use crate::layout::{ROOT, STATES, piece_path, state_number, state_path};
+use crate::layout::{PIECES, ROOT, STATES, piece_name, piece_path, state_number, state_path};
 use crate::manifest::{Manifest, SegmentEntry, listed};
 use crate::pieces::{Piece, PieceObject, unpacked};
 
@@ -205,7 +205,8 @@ impl Place {
             Err(error) if self.target.folder().is_some() => return Err(corrupt(&error.reason)),
             Err(error) => return Err(self.failed(READ, error)),
         };
-        unpacked(piece, &found).ok_or_else(|| corrupt("the object differs from what was written"))
+        unpacked(piece, &found)
+            .ok_or_else(|| corrupt("the object has other bytes than the one that was uploaded"))
     }
 
     /// Returns the pieces of a segment. `lists` remembers those of objects.
@@ -229,6 +230,15 @@ impl Place {
         let found = Arc::new(found);
         lists.insert(name.to_owned(), Arc::clone(&found));
         Ok(found)
+    }
+
+    /// Returns the lengths of all pieces that are there, by name.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub(crate) fn present(&self) -> Result<HashMap<String, u64>, StoreError> {
+        let found = self.target.list(PIECES).map_err(|error| self.failed(READ, error))?;
+        Ok(found.iter().filter_map(|one| Some((piece_name(&one.path)?.to_owned(), one.bytes))).collect())
     }
 
     /// Returns all objects of the backup, by path.

@@ -24,9 +24,9 @@ use mqstore_io::{Vfs, switch};
 use crate::manifest::{FileEntry, Manifest, SegmentEntry};
 use crate::pieces::{Piece, PieceSizes, is_zero, packed};
 use crate::place::{Lists, NewObject, Place};
-use crate::source::{OpenFile, OpenSegment, Side, is_end_of_queue, open_log};
+use crate::source::{LogSegment, OpenFile, Side, is_end_of_queue, segments};
 
-/// Pieces of a segment that stand in its entry. More stand in an object.
+/// Maximum number of pieces of a segment in its entry. More are in an object.
 const MOST_LISTED: usize = 8;
 
 /// Sizes of rounds.
@@ -86,6 +86,9 @@ pub struct Session {
     backup: Option<String>,
     /// Whether this session has created a manifest.
     has_created: bool,
+    /// The pieces that were there when the session began, by name; `None` once a round has ended. A piece that someone
+    /// has removed, or that is shorter, is uploaded again.
+    present: Option<HashMap<String, u64>>,
     /// Objects of a round that failed, by the digest of their pieces.
     spare: Mutex<HashMap<String, NewObject>>,
 }
@@ -138,6 +141,7 @@ impl Session {
             last: None,
             backup: None,
             has_created: false,
+            present: None,
             spare: Mutex::default(),
         }
     }
@@ -189,10 +193,10 @@ impl Session {
         let before = self.state_before(store)?;
         // Before the end of the log, so that no metadata names an offset after it.
         let mut side = Side::capture(store, staging)?;
-        let (log, log_end) = open_log(store)?;
+        let (log, log_end) = segments(store)?;
         let mut lists = Lists::new();
         let known = self.known(before.as_deref(), (&log, log_end), &mut lists)?;
-        let total_bytes = log.iter().map(|segment| segment.file.bytes).sum();
+        let total_bytes = log.iter().map(LogSegment::filled).sum();
         let progress = Progress { done_bytes: 0, total_bytes };
         let mut tally = Tally { new: Vec::new(), progress, tell: &mut tell };
         let mut next = self.first_of(store, before.as_deref(), &side, known, log_end);
@@ -201,26 +205,31 @@ impl Session {
         let mut since = 0;
         for segment in &log {
             let uploaded = tally.new.len();
-            let entry = self.segment(&pool, before.as_deref(), segment, known, &mut lists, &mut tally)?;
-            next.segments.push(entry);
+            match self.segment(&pool, before.as_deref(), segment, known, &mut lists, &mut tally)? {
+                Some(entry) => next.segments.push(entry),
+                // Retention has just deleted it, and those before it.
+                None => next.segments.clear(),
+            }
             since += tally.new.iter().skip(uploaded).map(|new| new.object.bytes).sum::<u64>();
-            if since >= self.sizes.commit_bytes && segment.end() < log_end {
+            let has_more = next.segments.last().is_some_and(|last| last.end() < log_end);
+            if since >= self.sizes.commit_bytes && has_more {
                 since = 0;
                 newest = Some(self.commit_part(store, &next, newest.as_deref(), &tally.new)?);
             }
         }
-        let start = log.first().map_or(log_end, |segment| segment.base);
+        let start = next.log_start();
         match before.as_deref().filter(|before| before.is_complete && before.log_start() == start) {
-            Some(before) => {
+            Some(before) if self.has_ends_of_queues(before) => {
                 next.files.extend(before.files.iter().filter(|file| is_end_of_queue(file)).cloned());
             }
-            None => side.add_ends_of_queues(store)?,
+            _ => side.add_ends_of_queues(store)?,
         }
         for (path, file) in &side.files {
+            let file = side.open(file)?;
             let earlier =
                 before.as_deref().and_then(|before| before.files.iter().find(|one| one.path == *path));
             let earlier = earlier.map_or(&[][..], |file| &file.pieces);
-            let pieces = self.upload(&pool, &self.plan(file, earlier, 0), &mut tally, false)?;
+            let pieces = self.upload(&pool, &self.plan(&file, earlier, 0), &mut tally, false)?;
             next.files.push(FileEntry { path: path.clone(), bytes: file.bytes, pieces });
         }
         next.files.sort_by(|one, other| one.path.cmp(&other.path));
@@ -248,6 +257,7 @@ impl Session {
             return Err(self.place.has_other_session());
         }
         self.backup = Some(found.backup.clone());
+        self.present = Some(self.place.present()?);
         Ok(Some(Arc::new(found)))
     }
 
@@ -281,11 +291,11 @@ impl Session {
     fn known(
         &self,
         before: Option<&Manifest>,
-        (log, log_end): (&[OpenSegment], u64),
+        (log, log_end): (&[LogSegment], u64),
         lists: &mut Lists,
     ) -> Result<Known, StoreError> {
         let Some(before) = before else { return Ok(Known { to: 0, is_continued: true }) };
-        let start = log.first().map_or(log_end, |segment| segment.base);
+        let start = log.first().map_or(log_end, LogSegment::base);
         let mut known = Known { to: 0, is_continued: true };
         let mut is_same_time = false;
         for earlier in before.segments.iter().rev() {
@@ -293,11 +303,12 @@ impl Session {
                 // Everything from here on was deleted by retention.
                 return Ok(known);
             }
-            let Some(now) = log.iter().find(|segment| segment.base == earlier.base) else {
+            let Some(now) = log.iter().find(|segment| segment.base() == earlier.base) else {
                 known.is_continued = false;
                 continue;
             };
-            let pieces = self.place.pieces_of(earlier, lists)?;
+            let Some(now) = now.open()? else { return Ok(known) };
+            let pieces = self.pieces_of(earlier, lists)?;
             known.to = earlier.base + same_bytes(&now.file, &pieces, earlier.filled)?;
             known.is_continued &= known.to == earlier.end();
             if known.to > earlier.base {
@@ -323,46 +334,80 @@ impl Session {
         &self,
         pool: &Pool,
         before: Option<&Manifest>,
-        segment: &OpenSegment,
+        segment: &LogSegment,
         known: Known,
         lists: &mut Lists,
         tally: &mut Tally<'_, '_>,
-    ) -> Result<Arc<SegmentEntry>, StoreError> {
+    ) -> Result<Option<Arc<SegmentEntry>>, StoreError> {
         let earlier =
-            before.and_then(|before| before.segments.iter().find(|earlier| earlier.base == segment.base));
-        let is_same_file = earlier.is_some_and(|earlier| earlier.inode == segment.inode);
-        let known_bytes = if is_same_file { known.to.saturating_sub(segment.base) } else { 0 };
+            before.and_then(|before| before.segments.iter().find(|earlier| earlier.base == segment.base()));
         if let Some(earlier) = earlier
-            && earlier.filled == segment.file.bytes
-            && known_bytes >= earlier.filled
+            && earlier.filled == segment.filled()
+            && known.to >= earlier.end()
+            && self.is_whole(earlier, lists)?
+            && segment.inode(&*self.vfs)? == Some(earlier.inode)
         {
-            tally.step(segment.file.bytes)?;
-            return Ok(Arc::clone(earlier));
+            tally.step(earlier.filled)?;
+            return Ok(Some(Arc::clone(earlier)));
         }
-        let pieces = earlier.map(|earlier| self.place.pieces_of(earlier, lists)).transpose()?;
-        let plan = self.plan(&segment.file, pieces.as_ref().map_or(&[], |pieces| pieces), known_bytes);
+        let Some(open) = segment.open()? else { return Ok(None) };
+        let is_same_file = earlier.is_some_and(|earlier| earlier.inode == open.inode);
+        let known_bytes = if is_same_file { known.to.saturating_sub(segment.base()) } else { 0 };
+        let pieces = earlier.map(|earlier| self.pieces_of(earlier, lists)).transpose()?;
+        let plan = self.plan(&open.file, pieces.as_ref().map_or(&[], |pieces| pieces), known_bytes);
         let pieces = self.upload(pool, &plan, tally, true)?;
         let mut entry = SegmentEntry {
-            base: segment.base,
-            bytes: segment.length,
-            filled: segment.file.bytes,
-            inode: segment.inode,
-            first_ms: segment.first_ms,
+            base: segment.base(),
+            bytes: segment.length(),
+            filled: segment.filled(),
+            inode: open.inode,
+            first_ms: open.first_ms,
             list: None,
             pieces,
         };
-        if segment.is_full() && entry.pieces.len() > MOST_LISTED {
+        if entry.is_full() && entry.pieces.len() > MOST_LISTED {
             let content = serde_json::to_vec(&entry.pieces)
-                .map_err(|error| StoreError::corrupt(&segment.file.path, 0, error.to_string()))?;
-            let list = earlier.and_then(|earlier| earlier.list.clone());
+                .map_err(|error| StoreError::corrupt(&open.file.path, 0, error.to_string()))?;
+            let list = earlier.and_then(|earlier| earlier.list.clone()).filter(|list| self.is_present(list));
             let (list, new) = self.stored(&content, list)?;
             tally.new.extend(new);
             (entry.list, entry.pieces) = (Some(list), Vec::new());
         }
-        Ok(Arc::new(entry))
+        Ok(Some(Arc::new(entry)))
     }
 
-    /// Divides a file. `earlier` are its pieces in the state before, of which the first `known_bytes` bytes are known.
+    /// Returns the pieces of a segment; none if the object with their list is damaged or gone.
+    fn pieces_of(&self, segment: &SegmentEntry, lists: &mut Lists) -> Result<Arc<Vec<Piece>>, StoreError> {
+        match self.place.pieces_of(segment, lists) {
+            Err(StoreError::Corrupt { .. }) => Ok(Arc::default()),
+            found => found,
+        }
+    }
+
+    /// Whether a piece was there when the session began.
+    fn is_present(&self, piece: &Piece) -> bool {
+        let (Some(present), Some(object)) = (&self.present, &piece.object) else { return true };
+        present.get(&object.name) == Some(&object.bytes)
+    }
+
+    /// Whether the files of queues without a record were there when the session began.
+    fn has_ends_of_queues(&self, before: &Manifest) -> bool {
+        let files = before.files.iter().filter(|file| is_end_of_queue(file));
+        files.flat_map(|file| &file.pieces).all(|piece| self.is_present(piece))
+    }
+
+    /// Whether all pieces of a segment were there when the session began.
+    fn is_whole(&self, segment: &SegmentEntry, lists: &mut Lists) -> Result<bool, StoreError> {
+        if self.present.is_none() {
+            return Ok(true);
+        }
+        let pieces = self.pieces_of(segment, lists)?;
+        let bytes: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+        let list = segment.list.as_ref().is_none_or(|list| self.is_present(list));
+        Ok(list && bytes == segment.filled && pieces.iter().all(|piece| self.is_present(piece)))
+    }
+
+    /// Divides a file. `earlier` are its pieces in the state before; the first `known_bytes` bytes of them are known.
     fn plan<'a>(&self, file: &'a OpenFile, earlier: &[Piece], known_bytes: u64) -> Plan<'a> {
         let mut at = 0;
         let mut before: HashMap<(u64, u64), &Piece> = HashMap::new();
@@ -371,7 +416,8 @@ impl Session {
             at += piece.bytes;
         }
         let planned = |range: Range<u64>| {
-            let earlier = before.get(&(range.start, range.end)).map(|piece| (*piece).clone());
+            let earlier = before.get(&(range.start, range.end)).filter(|piece| self.is_present(piece));
+            let earlier = earlier.map(|piece| (*piece).clone());
             let planned = match earlier {
                 Some(piece) if range.end <= known_bytes => Planned::Known(piece),
                 earlier => Planned::Read(earlier),
@@ -490,14 +536,14 @@ impl Session {
         };
         if let Some(before) = before.filter(|before| before.is_same(&next)) {
             (report.number, report.created_ms) = (before.number, before.created_ms);
-            self.last = Some(Arc::new(before.clone()));
+            (self.last, self.present) = (Some(Arc::new(before.clone())), None);
             return Ok(report);
         }
         next.number = newest.map_or(0, |newest| newest.number) + 1;
         self.create(store, &next, new)?;
         self.spare.lock().clear();
         (report.number, report.created_ms, report.is_new) = (next.number, next.created_ms, true);
-        self.last = Some(Arc::new(next));
+        (self.last, self.present) = (Some(Arc::new(next)), None);
         Ok(report)
     }
 }

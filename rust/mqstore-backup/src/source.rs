@@ -1,7 +1,7 @@
 //! What a round copies: first the files that cannot be derived from the log, then the log up to an end after that.
 //!
 //! Owns the staging folder, which has the copied files until the round has uploaded them. A loss of power leaves it; the
-//! next round empties it. The segments stay open, so a round reads each in one version, also if a reclaim replaces it.
+//! next round empties it.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -13,8 +13,8 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
 use mqstore_inspect::{SideFiles, refuse_other_kinds};
-use mqstore_io::{Access, FileKind, VfsFile};
-use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+use mqstore_io::{Access, FileKind, Vfs, VfsFile};
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 
 use crate::manifest::{ArchiveEntry, FileEntry, Geometry};
 
@@ -23,11 +23,11 @@ const COPYING: &str = "copying a file for a backup";
 const QUEUES: &str = "consumequeue";
 const BATCH_QUEUES: &str = "batchconsumequeue";
 
-/// Files of a queue of which the last one has the next offset, and can still be empty.
+/// Copied files of a queue. The last one has the next offset, unless it is still empty.
 const KEPT_QUEUE_FILES: usize = 2;
 
 /// A file to back up.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<dyn VfsFile>,
     pub(crate) path: PathBuf,
@@ -35,24 +35,64 @@ pub(crate) struct OpenFile {
     pub(crate) bytes: u64,
 }
 
-/// A segment of the log.
-#[derive(Clone, Debug)]
-pub(crate) struct OpenSegment {
-    pub(crate) base: u64,
-    /// Length of the file.
-    pub(crate) length: u64,
-    pub(crate) inode: u64,
-    pub(crate) first_ms: Option<i64>,
-    pub(crate) file: OpenFile,
+/// A segment of the log. It is opened only if the backup does not have it: a store can have more segments than a process
+/// may open files.
+#[derive(Debug)]
+pub(crate) struct LogSegment {
+    segment: Arc<Segment>,
+    list: Arc<SegmentList>,
+    /// The end of the log.
+    log_end: u64,
 }
 
-impl OpenSegment {
-    pub(crate) fn end(&self) -> u64 {
-        self.base + self.file.bytes
+/// An open segment. It has one version, also if a reclaim replaces its file.
+#[derive(Debug)]
+pub(crate) struct OpenSegment {
+    pub(crate) file: OpenFile,
+    pub(crate) inode: u64,
+    pub(crate) first_ms: Option<i64>,
+}
+
+impl LogSegment {
+    pub(crate) fn base(&self) -> u64 {
+        self.segment.base_offset()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.file.bytes == self.length
+    /// Returns the length of the file.
+    pub(crate) fn length(&self) -> u64 {
+        self.segment.len()
+    }
+
+    /// Returns the bytes before the end of the log.
+    pub(crate) fn filled(&self) -> u64 {
+        self.length().min(self.log_end - self.base())
+    }
+
+    /// Returns the inode of the file that has the name now; `None` if retention has deleted it.
+    pub(crate) fn inode(&self, vfs: &dyn Vfs) -> Result<Option<u64>, StoreError> {
+        let path = self.segment.path();
+        match vfs.inode(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            inode => inode.map(Some).at(&path, "looking at a log segment"),
+        }
+    }
+
+    /// Opens the segment; `None` if retention has deleted it.
+    pub(crate) fn open(&self) -> Result<Option<OpenSegment>, StoreError> {
+        let path = self.segment.path();
+        let file = match self.segment.hold().map(|held| held.file()) {
+            None => return Ok(None),
+            Some(Err(error)) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Some(file) => file.at(&path, "opening a log segment")?,
+        };
+        let inode = file.stat().at(&path, "looking at a log segment")?.inode;
+        let mut scanner =
+            LogScanner::new(Arc::clone(&self.list), self.base(), self.log_end, ScanChecks { crc: false });
+        let first_ms = match scanner.next_item() {
+            Ok(ScanItem::Record(record)) => Some(record.store_timestamp),
+            _ => None,
+        };
+        Ok(Some(OpenSegment { file: OpenFile { file, path, bytes: self.filled() }, inode, first_ms }))
     }
 }
 
@@ -60,8 +100,8 @@ impl OpenSegment {
 #[derive(Debug)]
 pub(crate) struct Side {
     staged: StoreFiles,
-    /// By path below the root.
-    pub(crate) files: BTreeMap<String, OpenFile>,
+    /// Paths by path below the root.
+    pub(crate) files: BTreeMap<String, PathBuf>,
     pub(crate) metadata_end: Option<u64>,
     pub(crate) archive: Option<ArchiveEntry>,
     pub(crate) geometry: Geometry,
@@ -69,7 +109,7 @@ pub(crate) struct Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // What remains is emptied by the next round.
+        // The next round empties it, if this fails.
         let _ = self.staged.vfs.remove_dir_all(&self.staged.root);
     }
 }
@@ -109,7 +149,7 @@ impl Side {
             }
         };
         copy_batch_queues(store, &side.staged)?;
-        side.open("", staging)?;
+        side.find("", staging)?;
         Ok(side)
     }
 
@@ -120,11 +160,18 @@ impl Side {
         if self.staged.vfs.stat(&folder).is_err() {
             return Ok(());
         }
-        self.open(&format!("{QUEUES}/"), &folder)
+        self.find(&format!("{QUEUES}/"), &folder)
     }
 
-    /// Opens the copied files below a folder.
-    fn open(&mut self, prefix: &str, folder: &Path) -> Result<(), StoreError> {
+    /// Opens a copied file.
+    pub(crate) fn open(&self, path: &Path) -> Result<OpenFile, StoreError> {
+        let file = self.staged.vfs.open(path, Access::Read).at(path, COPYING)?;
+        let bytes = file.len().at(path, COPYING)?;
+        Ok(OpenFile { file, path: path.to_path_buf(), bytes })
+    }
+
+    /// Finds the copied files below a folder.
+    fn find(&mut self, prefix: &str, folder: &Path) -> Result<(), StoreError> {
         let vfs = Arc::clone(&self.staged.vfs);
         for entry in vfs.list(folder).at(folder, COPYING)? {
             let path = folder.join(&entry.name);
@@ -134,12 +181,10 @@ impl Side {
             };
             let name = format!("{prefix}{name}");
             if entry.stat.kind == FileKind::Directory {
-                self.open(&format!("{name}/"), &path)?;
-                continue;
+                self.find(&format!("{name}/"), &path)?;
+            } else {
+                self.files.insert(name, path);
             }
-            let file = vfs.open(&path, Access::Read).at(&path, COPYING)?;
-            let bytes = file.len().at(&path, COPYING)?;
-            self.files.insert(name, OpenFile { file, path, bytes });
         }
         Ok(())
     }
@@ -195,41 +240,12 @@ fn copy_last_files(store: &Store, copy: &StoreFiles, folder: &str, queue: &Path)
     Ok(())
 }
 
-/// Opens the segments of the log of a store before its end, oldest first. Returns the end, too.
-pub(crate) fn open_log(store: &Store) -> Result<(Vec<OpenSegment>, u64), StoreError> {
-    let end = store.inspection().settle()?;
+/// Returns the segments of the log of a store before its end, oldest first, and the end.
+pub(crate) fn segments(store: &Store) -> Result<(Vec<LogSegment>, u64), StoreError> {
+    let log_end = store.inspection().settle()?;
     let list = store.segments();
-    let mut found: Vec<OpenSegment> = Vec::new();
-    for segment in list.segments().iter().filter(|segment| segment.base_offset() < end) {
-        let path = segment.path();
-        let opened = segment.hold().map(|held| held.file());
-        let file = match opened {
-            // Retention has just deleted it, and those before it.
-            None => None,
-            Some(Err(error)) if error.kind() == ErrorKind::NotFound => None,
-            Some(file) => Some(file.at(&path, "opening a log segment")?),
-        };
-        let Some(file) = file else {
-            found.clear();
-            continue;
-        };
-        let (base, length) = (segment.base_offset(), segment.len());
-        found.push(OpenSegment {
-            base,
-            length,
-            inode: file.stat().at(&path, "looking at a log segment")?.inode,
-            first_ms: first_ms(&list, base, end),
-            file: OpenFile { file, path, bytes: length.min(end - base) },
-        });
-    }
-    Ok((found, end))
-}
-
-/// Returns the store time of the first record of a segment, if it can be read.
-fn first_ms(list: &Arc<SegmentList>, base: u64, end: u64) -> Option<i64> {
-    let mut scanner = LogScanner::new(Arc::clone(list), base, end, ScanChecks { crc: false });
-    match scanner.next_item() {
-        Ok(ScanItem::Record(record)) => Some(record.store_timestamp),
-        _ => None,
-    }
+    let before = list.segments().iter().filter(|segment| segment.base_offset() < log_end);
+    let found =
+        before.map(|segment| LogSegment { segment: Arc::clone(segment), list: Arc::clone(&list), log_end });
+    Ok((found.collect(), log_end))
 }

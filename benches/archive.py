@@ -29,7 +29,7 @@ from typing import Any
 
 import mqstore
 from mqstore import _native
-from mqstore._archive import place as places
+from mqstore._publish import place as places
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
 from python_folders import Directory, with_directories

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mqstore._archive import place as places
 from mqstore._paths import is_url, object_path
+from mqstore._publish import place as places
 from mqstore._remote.failure import RequestFailure
 
 
@@ -76,10 +76,10 @@ class Directory:
 
 
 def with_directories(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function for `mqstore._archive.place._transport_of` that returns a `Directory` for a folder."""
+    """Returns a function for `mqstore._publish.place._transport_of` that returns a `Directory` for a folder."""
 
-    def transport_of(text: str, options: Mapping[str, Any] | None) -> Any:
-        return plain(text, options) or Directory(object_path(text, "") if is_url(text) else text)
+    def transport_of(text: str, options: Mapping[str, Any] | None, action: str) -> Any:
+        return plain(text, options, action) or Directory(object_path(text, "") if is_url(text) else text)
 
     return transport_of
 

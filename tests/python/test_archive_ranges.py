@@ -13,8 +13,9 @@ import pytest
 import mqstore
 from archived_stores import KEEPING, parquet_files
 from mqstore import _native
-from mqstore._archive import place as places
+from mqstore._archive import place as archive_place
 from mqstore._archive.archive import _SIZES as SIZES
+from mqstore._publish import place as places
 from python_folders import Directory, with_directories
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -181,7 +182,7 @@ def test_bloom_filters_that_do_not_all_fit_stay_in_part(
     with mqstore.open(short, archive=tmp_path / "small") as store:
         assert not list(store.lookup("orders", "absent"))
     held = sum(filter_bytes(path) for path in mqstore.Archive(tmp_path / "small").paths("orders"))
-    monkeypatch.setattr(places, "_BLOOM_BYTES", held // 2)
+    monkeypatch.setattr(archive_place, "_BLOOM_BYTES", held // 2)
     with mqstore.open(short, archive=tmp_path / "small") as store:
         assert not list(store.lookup("orders", "absent"))
         _, first = counted.taken()

@@ -17,8 +17,8 @@ from archive_manifests import encoded
 from conftest import SMALL, target_at
 from failing_requests import KilledError, failing
 from mqstore import _native
-from mqstore._archive import place as places
 from mqstore._archive.archive import _SIZES as SIZES
+from mqstore._publish import place as places
 from mqstore._remote.failure import RequestFailure
 from python_folders import Directory, python_transport, with_directories
 from restored_stores import SEGMENT, assert_identical, fill, filled_store, keeping, segments

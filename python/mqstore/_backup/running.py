@@ -44,6 +44,7 @@ class _Progress:
     rounds: int = 0
     failures: int = 0
     error: Exception | None = None
+    logged: frozenset[type] = frozenset()
 
 
 _CLEAN_INTERVAL = 3600.0
@@ -243,10 +244,11 @@ class RunningBackup:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        # The names of objects differ from round to round.
-        if type(error) is not type(self._now.error):
+        # Once for each kind: the names of objects differ from round to round.
+        if type(error) not in self._now.logged:
             _log.warning("backup of %s to %s: %s", self._store.path, self.target, error)
-        self._now = replace(self._now, failures=self._now.failures + 1, error=error)
+        logged = self._now.logged | {type(error)}
+        self._now = replace(self._now, failures=self._now.failures + 1, error=error, logged=logged)
 
 
 for _public in (backup, RunningBackup):

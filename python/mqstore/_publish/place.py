@@ -25,18 +25,17 @@ class TargetPlace:
 
     def __init__(self, place: StorePath, target_options: Mapping[str, Any] | None, action: str) -> None:
         text = text_of(place)
-        self.transport: Target | None = None
         if not text:
             raise InvalidOptionError("target", "must name a folder or a URL, not be empty")
         if is_url(text):
             self.text = text
             self.shown = shown_url(text)
             self.root = object_path(text, "").rstrip("/") or "/"
-            self.transport = target_of(text, target_options, action)
         elif target_options is not None:
             raise InvalidOptionError("target_options", f"only for a URL, and {text!r} is a path")
         else:
             self.text = self.shown = self.root = os.path.abspath(text)  # noqa: PTH100 - keeps the text of the path
+        self.transport = _transport_of(self.text, target_options, action)
 
     @property
     def folder(self) -> Path | None:
@@ -55,3 +54,8 @@ class TargetPlace:
             if folder.is_relative_to(store) or folder.resolve().is_relative_to(store.resolve()):
                 reason = f"{self.shown} is in the directory of the store, {home}: choose a folder outside of it"
                 raise InvalidOptionError("target", reason)
+
+
+def _transport_of(text: str, options: Mapping[str, Any] | None, action: str) -> Target | None:
+    """Returns the transport of a place; None for a folder, which needs none."""
+    return target_of(text, options, action) if is_url(text) else None

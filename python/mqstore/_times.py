@@ -141,6 +141,11 @@ def time_of(milliseconds: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
+def seconds_since(started: float) -> float:
+    """Returns the seconds since a reading of `time.monotonic`, as reports have them."""
+    return round(time.monotonic() - started, 3)
+
+
 def seconds_of(name: str, value: Duration) -> float:
     """Returns the duration of a wait in seconds; a negative one becomes 0.
 

@@ -35,7 +35,7 @@ def append_once_recovered(store: mqstore.Store, body: bytes) -> None:
             store.append("log", body, durable=True)
             return
         time.sleep(0.01)
-    raise AssertionError("nobody recovered the store")
+    raise AssertionError("no process recovered the store")
 
 
 def test_a_failed_sync_of_the_owner_and_the_takeover_after_it(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_another_user_is_refused(tmp_path: Path) -> None:
     home = tmp_path / "s"
     nobody = 65534
     with share(home) as store:
-        # Even if somebody opens all permissions, the owner looks at the user.
+        # The owner looks at the user, even if all permissions are open.
         for folder_path in (home / "mqstore", home, *home.parents):
             with suppress(OSError):
                 folder_path.chmod(folder_path.stat().st_mode | 0o055)
@@ -193,7 +193,7 @@ def test_a_client_that_never_reads(tmp_path: Path) -> None:
     """The owner reads no more of it than its limits, and serves the others."""
     home = tmp_path / "s"
     with share(home) as owner, share(home) as client, raw(home) as peer:
-        # A greeting, and then requests of which it does not read the answers.
+        # A greeting, and then requests whose answers it does not read.
         hello = b"mqst" + struct.pack(">HH", 1, 1) + bytes([1, 1, 1, 1, ord("0")])
         peer.sendall(struct.pack(">IQH", len(hello) + 10, 0, 0) + hello)
         peer.setblocking(False)

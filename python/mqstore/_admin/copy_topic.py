@@ -23,6 +23,7 @@ from mqstore._admin.files import creating, locked_folder
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._paths import home_of
 from mqstore._remote.place import CACHE_BYTES, place_of
+from mqstore._times import seconds_since
 from mqstore.errors import InvalidOptionError, NotAStoreError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def copy_topic(
         undecided=sum(one.messages for one in state.undecided),
         resumed=counts.resumed,
         groups=moved,
-        seconds=round(time.monotonic() - started, 3),
+        seconds=seconds_since(started),
         gaps=tuple(CopyGap(*gap) for gap in copied.gaps()),
         held_groups=held,
     )

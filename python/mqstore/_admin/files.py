@@ -33,6 +33,21 @@ def creating(target: Path | str, action: str = "writing it") -> Iterator[None]:
 
 
 @contextmanager
+def new_directory(home: Path) -> Iterator[Path]:
+    """Yields the existing directory that becomes `home`, which must not exist or be empty, and locks it.
+
+    Raises:
+        FileExistsError: the directory is not empty.
+        StoreBusyError: another call writes the same directory.
+    """
+    if home.is_symlink() or (home.exists() and not (home.is_dir() and not any(home.iterdir()))):
+        raise FileExistsError(f"{home}: exists already and is not empty; choose a new directory")
+    partial = Path(f"{home}.partial")
+    with creating(home), locked_folder(partial):
+        yield partial
+
+
+@contextmanager
 def without_options() -> Iterator[None]:
     """Makes a `DiskFullError` name no option: a call that changes a directory takes none that makes it smaller."""
     try:

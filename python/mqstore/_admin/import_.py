@@ -18,7 +18,7 @@ from mqstore._admin.export.partitions import values_of
 from mqstore._admin.export.settings import Settings, is_settings, settings_of
 from mqstore._admin.files import without_options
 from mqstore._paths import home_of
-from mqstore._times import milliseconds_of
+from mqstore._times import milliseconds_of, seconds_since
 from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def import_(
         skipped=skipped,
         topics=dict(sorted(topics.items())),
         dry_run=dry_run,
-        seconds=round(time.monotonic() - started, 3),
+        seconds=seconds_since(started),
     )
 
 

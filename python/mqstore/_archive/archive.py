@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._admin.files import creating, locked_folder
+from mqstore._admin.files import new_directory
 from mqstore._archive.place import ArchivePlace
 from mqstore._options import StoreOptions, native_form
 from mqstore._paths import home_of
@@ -22,10 +22,9 @@ from mqstore._reports import (
     ArchiveVerifyReport,
     CleanReport,
     Progress,
-    UnusedObject,
     native_progress,
 )
-from mqstore._times import duration_of, milliseconds_of
+from mqstore._times import duration_of, milliseconds_of, seconds_since
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class Archive:
         found = self._place.native.verify(rebuild_manifest, native_progress(progress))
         problems = tuple(found.pop("problems"))
         return ArchiveVerifyReport(
-            target=self._place.shown, ok=not problems, problems=problems, seconds=_seconds(started), **found
+            target=self._place.shown, ok=not problems, problems=problems, seconds=seconds_since(started), **found
         )
 
     def restore(
@@ -167,13 +166,10 @@ class Archive:
         last = None if until is None else milliseconds_of("until", until)
         started = time.monotonic()
         restore = self._place.native.restore(_topics(topics), first, last)
-        if home.is_symlink() or (home.exists() and not (home.is_dir() and not any(home.iterdir()))):
-            raise FileExistsError(f"{home}: exists already and is not empty; choose a new directory")
-        partial = Path(f"{home}.partial")
         form = native_form(options or StoreOptions())
-        with creating(home), locked_folder(partial):
+        with new_directory(home) as partial:
             found = restore.run(partial, home, self._place.text, form, native_progress(progress))
-        return ArchiveRestoreReport(target=self._place.shown, path=str(home), seconds=_seconds(started), **found)
+        return ArchiveRestoreReport(target=self._place.shown, path=str(home), seconds=seconds_since(started), **found)
 
     def clean(self, *, older_than: Duration = "7d", dry_run: bool = False) -> CleanReport:
         """Removes files that failed runs left, and manifests that newer ones have replaced.
@@ -188,14 +184,7 @@ class Archive:
         """
         age_ms = math.ceil(duration_of("older_than", older_than) * 1000)
         rows, kept = self._place.native.clean(age_ms, dry_run)
-        objects = tuple(UnusedObject(*row) for row in rows)
-        return CleanReport(
-            url=self._place.shown,
-            dry_run=dry_run,
-            bytes=sum(one.bytes for one in objects),
-            objects=objects,
-            kept=kept,
-        )
+        return CleanReport._of_rows(self._place.shown, rows, kept, dry_run=dry_run)
 
 
 class StoreArchive:
@@ -344,7 +333,7 @@ class StoreArchive:
         place.check_outside(self._store.path)
         settings = math.ceil(values["older_than"] * 1000), values["topics"], values["level"]
         found = place.native.run(self._store, settings, recorded, advances, _SIZES, native_progress(progress))
-        return ArchiveReport(target=place.shown, bloom_filters=True, seconds=_seconds(started), **found)
+        return ArchiveReport(target=place.shown, bloom_filters=True, seconds=seconds_since(started), **found)
 
     def files(
         self, topic: str | None = None, *, target_options: Mapping[str, Any] | None = None
@@ -401,10 +390,6 @@ def _file_of(row: tuple[Any, ...]) -> ArchiveFile:
     queues = tuple(ArchiveQueue(*one) for one in row[-1])
     values: tuple[Any, ...] = (*row[:-1], queues)
     return ArchiveFile(*values)
-
-
-def _seconds(started: float) -> float:
-    return round(time.monotonic() - started, 3)
 
 
 def _topics(topics: Any) -> list[str] | None:

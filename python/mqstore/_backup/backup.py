@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _native
-from mqstore._admin.files import creating, locked_folder
+from mqstore._admin.files import new_directory
 from mqstore._paths import home_of
 from mqstore._publish.place import TargetPlace
 from mqstore._reports import (
@@ -22,11 +22,10 @@ from mqstore._reports import (
     BackupVerifyReport,
     CleanReport,
     Progress,
-    UnusedObject,
     native_progress,
 )
 from mqstore._store import opened_or_open
-from mqstore._times import duration_of, milliseconds_of
+from mqstore._times import duration_of, milliseconds_of, seconds_since
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class Backup:
         started = time.monotonic()
         self._place.check_outside(store.path)
         found = session.round(store, _staging_of(store), native_progress(progress))
-        return BackupReport(target=self._place.shown, seconds=_seconds(started), **found)
+        return BackupReport(target=self._place.shown, seconds=seconds_since(started), **found)
 
     def states(self) -> tuple[BackupState, ...]:
         """Returns the states of the backup, the oldest first. A restore can also go to a moment between two.
@@ -116,7 +115,7 @@ class Backup:
         found = self._native.verify(native_progress(progress))
         problems = tuple(found.pop("problems"))
         return BackupVerifyReport(
-            target=self._place.shown, ok=not problems, problems=problems, seconds=_seconds(started), **found
+            target=self._place.shown, ok=not problems, problems=problems, seconds=seconds_since(started), **found
         )
 
     def restore(
@@ -157,10 +156,7 @@ class Backup:
         at_ms = None if at is None else milliseconds_of("at", at)
         started = time.monotonic()
         restore = self._native.restore(at_ms=at_ms, at_offset=offset)
-        if home.is_symlink() or (home.exists() and not (home.is_dir() and not any(home.iterdir()))):
-            raise FileExistsError(f"{home}: exists already and is not empty; choose a new directory")
-        partial = Path(f"{home}.partial")
-        with creating(home), locked_folder(partial):
+        with new_directory(home) as partial:
             found = restore.run(partial, home, native_progress(progress))
         problems = tuple(found.pop("problems"))
         return BackupRestoreReport(
@@ -168,7 +164,7 @@ class Backup:
             path=str(home),
             ok=not problems,
             problems=problems,
-            seconds=_seconds(started),
+            seconds=seconds_since(started),
             **found,
         )
 
@@ -191,14 +187,7 @@ class Backup:
             math.ceil(duration_of(name, value) * 1000) for name, value in (("keep", keep), ("older_than", older_than))
         )
         rows, kept = self._native.clean(keep_ms, unused_ms, dry_run)
-        objects = tuple(UnusedObject(*row) for row in rows)
-        return CleanReport(
-            url=self._place.shown,
-            dry_run=dry_run,
-            bytes=sum(one.bytes for one in objects),
-            objects=objects,
-            kept=kept,
-        )
+        return CleanReport._of_rows(self._place.shown, rows, kept, dry_run=dry_run)
 
 
 def store_or_home(store: Store | StorePath) -> Store | StorePath:
@@ -212,10 +201,6 @@ def _staging_of(store: Store) -> Path:
     if store.mode == "r":
         return Path(tempfile.gettempdir(), name)
     return Path(store.path, "mqstore", "tmp", name)
-
-
-def _seconds(started: float) -> float:
-    return round(time.monotonic() - started, 3)
 
 
 Backup.__module__ = "mqstore"

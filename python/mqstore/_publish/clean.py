@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore._paths import url_of_result
 from mqstore._publish.target import result_target
-from mqstore._reports import CleanReport, UnusedObject
+from mqstore._reports import CleanReport
 from mqstore._times import duration_of
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ def clean(
     age_ms = int(duration_of("older_than", older_than) * 1000)
     target = result_target(url_of_result(url), storage_options, "clean it")
     removed, kept = target.clean(age_ms, dry_run)
-    objects = tuple(UnusedObject(*one) for one in removed)
-    return CleanReport(
-        url=target.shown, dry_run=dry_run, bytes=sum(one.bytes for one in objects), objects=objects, kept=kept
-    )
+    return CleanReport._of_rows(target.shown, removed, kept, dry_run=dry_run)
 
 
 clean.__module__ = "mqstore"

@@ -10,6 +10,7 @@ from mqstore._admin.files import creating, locked_folder
 from mqstore._paths import home_of, object_path, url_of_result
 from mqstore._publish.target import result_source
 from mqstore._reports import FetchReport, Progress, PublishedFile, PublishedResult
+from mqstore._times import seconds_since
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,7 +103,7 @@ def fetch(
         files=len(found.files),
         bytes=found.object_bytes,
         kept=kept,
-        seconds=round(time.monotonic() - started, 3),
+        seconds=seconds_since(started),
     )
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 from mqstore._reports.base import _Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +94,9 @@ class CleanReport(_Report):
     """Objects that were removed; in a dry run, that would be removed."""
     kept: int
     """Objects of attempts that are too young, and may be in progress."""
+
+    @classmethod
+    def _of_rows(cls, url: str, rows: Iterable[tuple[str, int, int]], kept: int, *, dry_run: bool) -> Self:
+        """Builds the report from the rows of the native module."""
+        objects = tuple(UnusedObject(*row) for row in rows)
+        return cls(url=url, dry_run=dry_run, bytes=sum(one.bytes for one in objects), objects=objects, kept=kept)

@@ -147,7 +147,7 @@ def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.Strea
     """Returns the reader of a stream.
 
     An error keeps its traceback: PySpark then stops a reader that it does not have, and reports only its own error for
-    that. Ours stands in the traceback above.
+    that. Ours is in the traceback above.
     """
     _by_value()
     options = narrowed(read_options(given), wanted)

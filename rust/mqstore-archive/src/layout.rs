@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use mqstore_io::target::{hex, is_hex};
+use mqstore_io::target::{hex, is_hex, number_of, numbered_path};
 use sha2::{Digest, Sha256};
 
 /// The folder of this version of the layout.
@@ -26,14 +26,12 @@ pub(crate) fn object(path: &str) -> String {
 
 /// Returns the path of a manifest.
 pub fn manifest_path(number: u64) -> String {
-    format!("{MANIFESTS}{number:020}.json")
+    numbered_path(MANIFESTS, number)
 }
 
 /// Returns the number of the manifest with this path; `None` for any other object.
 pub fn manifest_number(path: &str) -> Option<u64> {
-    let digits = path.strip_prefix(MANIFESTS)?.strip_suffix(".json")?;
-    let is_number = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| digits.parse().ok()).flatten()
+    number_of(MANIFESTS, path)
 }
 
 /// Longest name of a folder. File systems accept names of 255 bytes; only a very long name with many special characters

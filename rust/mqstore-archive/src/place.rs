@@ -8,19 +8,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mqstore_base::error::StoreError;
-use mqstore_io::target::{OVERWRITES, create, delete_all, hex, keeps_existing, sorted_list};
+use mqstore_io::target::{OVERWRITES, create, delete_all, hex, last_bytes, numbers, probe, sorted_list};
 use mqstore_io::{Clock, RemoteCause, Target, TargetError, TargetObject, switch};
 use sha2::{Digest, Sha256};
 
-use crate::layout::{MANIFESTS, manifest_number, manifest_path, object};
+use crate::layout::{MANIFESTS, manifest_path, object};
 use crate::manifest::{ArchivedFile, Manifest};
 
 /// Actions, for errors.
 pub(crate) const READ: &str = "read the archive";
 pub(crate) const WRITE: &str = "archive to it";
-
-/// Files of one request.
-const MOST_REQUESTS: usize = 1000;
 
 const DIFFERS: &str =
     "the length or the digest of the file differs from what was written: restore the file, or archive again";
@@ -60,11 +57,7 @@ impl Place {
     /// # Errors
     /// The request failed.
     pub fn manifest_numbers(&self) -> Result<Vec<u64>, StoreError> {
-        let found = self.target.list(MANIFESTS).map_err(|error| self.failed(READ, error))?;
-        let mut numbers: Vec<u64> = found.iter().filter_map(|one| manifest_number(&one.path)).collect();
-        numbers.sort_unstable_by(|one, other| other.cmp(one));
-        numbers.dedup();
-        Ok(numbers)
+        numbers(self.target(), MANIFESTS).map_err(|error| self.failed(READ, error))
     }
 
     /// Returns the newest manifest; `None` if there is no archive.
@@ -192,11 +185,7 @@ impl Place {
     /// # Errors
     /// [`StoreError::WrongTarget`] if it does not; a request failed.
     pub(crate) fn probe(&self, id: &str) -> Result<(), StoreError> {
-        let path = format!("{MANIFESTS}probe-{id}");
-        let is_kept = keeps_existing(self.target(), &path);
-        // Without the permission to remove objects, the probe stays; it is no manifest.
-        let _ = self.target.delete(&[path]);
-        if is_kept.map_err(|error| self.failed(WRITE, error))? {
+        if probe(self.target(), MANIFESTS, id).map_err(|error| self.failed(WRITE, error))? {
             return Ok(());
         }
         Err(StoreError::WrongTarget { path: self.shown(), action: WRITE, reason: OVERWRITES.to_owned() })
@@ -222,20 +211,13 @@ impl Place {
     /// # Errors
     /// [`StoreError::Busy`] if a clean has removed one; [`StoreError::Corrupt`] if one is shorter; a request failed.
     pub(crate) fn check_present(&self, files: &[ArchivedFile]) -> Result<(), StoreError> {
-        for some in files.chunks(MOST_REQUESTS) {
-            let paths: Vec<String> = some.iter().map(|file| object(&file.path)).collect();
-            let ends = some.iter().map(|file| file.bytes.saturating_sub(1)..file.bytes);
-            let wanted: Vec<_> = paths.iter().map(String::as_str).zip(ends).collect();
-            let found = self.target.ranges(&wanted).map_err(|error| match error.cause {
-                RemoteCause::Changed => self.removed(&error.path),
-                _ => self.failed(WRITE, error),
-            })?;
-            let short = some.iter().zip(found).find(|(_, part)| part.len() != 1);
-            if let Some((file, _)) = short {
-                return Err(self.differs(&file.path));
-            }
-        }
-        Ok(())
+        let objects: Vec<_> = files.iter().map(|file| (object(&file.path), file.bytes)).collect();
+        let found = last_bytes(self.target(), &objects).map_err(|error| match error.cause {
+            RemoteCause::Changed => self.removed(&error.path),
+            _ => self.failed(WRITE, error),
+        })?;
+        let short = files.iter().zip(found).find(|(_, part)| part.len() != 1);
+        short.map_or(Ok(()), |(file, _)| Err(self.differs(&file.path)))
     }
 
     fn removed(&self, object: &str) -> StoreError {

@@ -16,8 +16,8 @@ use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::ArchiveState;
-use mqstore_inspect::{RestoredLog, rebuild};
-use mqstore_io::{FileKind, Vfs, commit};
+use mqstore_inspect::{RestoredLog, empty_folder, rebuild};
+use mqstore_io::commit;
 use serde_json::json;
 
 use crate::manifest::{ArchivedFile, ArchivedSegment, Manifest, json_text};
@@ -104,7 +104,7 @@ impl Restore {
     pub fn run(&self, to: &Restored<'_>, tell: ProgressWatcher<'_>) -> Result<RestoreReport, StoreError> {
         let files = to.partial;
         let partial = &files.root;
-        empty(&*files.vfs, partial)?;
+        empty_folder(&*files.vfs, partial, "restoring the archive")?;
         let (records, gaps) = self.write_log(files, tell)?;
         let total_bytes = self.files.iter().map(|file| file.bytes).sum();
         rebuild(files, to.options, false, &mut |_| tell(Progress { done_bytes: total_bytes, total_bytes }))?;
@@ -227,20 +227,6 @@ fn write_gaps(files: &StoreFiles, gaps: &[QueueGap]) -> Result<(), StoreError> {
     files.vfs.create_dir_all(&folder).at(&folder, "restoring the archive")?;
     let file = files.vfs.create_new(&path).at(&path, "restoring the archive")?;
     file.write_all_at(text.as_bytes(), 0).at(&path, "restoring the archive")
-}
-
-/// Removes what an interrupted call left.
-fn empty(vfs: &dyn Vfs, folder: &Path) -> Result<(), StoreError> {
-    let action = "restoring the archive";
-    vfs.create_dir_all(folder).at(folder, action)?;
-    for (name, kind) in vfs.list_kinds(folder).at(folder, action)? {
-        let path = folder.join(name);
-        match kind {
-            FileKind::Directory => vfs.remove_dir_all(&path).at(&path, action)?,
-            _ => vfs.remove_file(&path).at(&path, action)?,
-        }
-    }
-    Ok(())
 }
 
 fn span(segments: &[ArchivedSegment]) -> (u64, u64) {

@@ -7,7 +7,7 @@
 //!
 //! No object is written twice: the random number makes each upload a new object.
 
-use mqstore_io::target::is_hex;
+use mqstore_io::target::{is_hex, number_of, numbered_path};
 
 /// The folder of this version of the layout.
 pub const ROOT: &str = "backup-v1/";
@@ -20,14 +20,12 @@ pub const PIECES: &str = "backup-v1/pieces/";
 
 /// Returns the path of a manifest.
 pub(crate) fn state_path(number: u64) -> String {
-    format!("{STATES}{number:020}.json")
+    numbered_path(STATES, number)
 }
 
 /// Returns the number of the manifest with this path; `None` for any other object.
 pub(crate) fn state_number(path: &str) -> Option<u64> {
-    let digits = path.strip_prefix(STATES)?.strip_suffix(".json")?;
-    let is_number = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| digits.parse().ok()).flatten()
+    number_of(STATES, path)
 }
 
 /// Returns the path of the piece with this name.

@@ -3,21 +3,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use mqstore_base::error::StoreError;
-use mqstore_io::target::{OVERWRITES, create, delete_all, keeps_existing, sorted_list};
+use mqstore_io::target::{OVERWRITES, create, delete_all, last_bytes, numbers, probe, sorted_list};
 use mqstore_io::{Clock, RemoteCause, Target, TargetError, TargetObject, switch};
 
-use crate::layout::{PIECES, ROOT, STATES, piece_name, piece_path, state_number, state_path};
+use crate::layout::{PIECES, ROOT, STATES, piece_name, piece_path, state_path};
 use crate::manifest::{Manifest, SegmentEntry, listed};
 use crate::pieces::{Piece, PieceObject, unpacked};
+
+/// Pieces that are read or written at the same time.
+pub(crate) const AT_ONCE: u32 = 4;
 
 /// Actions, for errors.
 pub(crate) const READ: &str = "read the backup";
 pub(crate) const WRITE: &str = "back up to it";
-
-/// Objects of one request.
-const MOST_REQUESTS: usize = 1000;
 
 /// The objects of a backup. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -41,11 +40,7 @@ impl Place {
     /// # Errors
     /// The request failed.
     pub fn numbers(&self) -> Result<Vec<u64>, StoreError> {
-        let found = self.target.list(STATES).map_err(|error| self.failed(READ, error))?;
-        let mut numbers: Vec<u64> = found.iter().filter_map(|one| state_number(&one.path)).collect();
-        numbers.sort_unstable_by(|one, other| other.cmp(one));
-        numbers.dedup();
-        Ok(numbers)
+        numbers(&*self.target, STATES).map_err(|error| self.failed(READ, error))
     }
 
     /// Returns the newest manifest; `None` if there is no backup.
@@ -113,11 +108,7 @@ impl Place {
     /// # Errors
     /// [`StoreError::WrongTarget`] if it does not; a request failed.
     pub(crate) fn probe(&self, id: &str) -> Result<(), StoreError> {
-        let path = format!("{STATES}probe-{id}");
-        let is_kept = keeps_existing(&*self.target, &path);
-        // Without the permission to remove objects, the probe stays; it is no manifest.
-        let _ = self.target.delete(&[path]);
-        if is_kept.map_err(|error| self.failed(WRITE, error))? {
+        if probe(&*self.target, STATES, id).map_err(|error| self.failed(WRITE, error))? {
             return Ok(());
         }
         Err(StoreError::WrongTarget { path: self.shown(), action: WRITE, reason: OVERWRITES.to_owned() })
@@ -166,29 +157,23 @@ impl Place {
     /// # Errors
     /// [`StoreError::Busy`] if one is missing, shorter, or has another last byte; a request failed.
     pub(crate) fn check_present(&self, new: &[NewObject]) -> Result<(), StoreError> {
-        for some in new.chunks(MOST_REQUESTS) {
-            let paths: Vec<String> = some.iter().map(|one| piece_path(&one.object.name)).collect();
-            let ends = some.iter().map(|one| one.object.bytes.saturating_sub(1)..one.object.bytes);
-            let wanted: Vec<_> = paths.iter().map(String::as_str).zip(ends).collect();
-            let lost = |path: &str| StoreError::Busy {
-                reason: format!(
-                    "{}: an object that was just written differs or is missing; the next round writes it again",
-                    self.target.shown(Some(path))
-                ),
-            };
-            let found = self.target.ranges(&wanted).map_err(|error| match error.cause {
-                RemoteCause::Changed => lost(&error.path),
-                _ => self.failed(WRITE, error),
-            })?;
-            let is_wrong = |one: &NewObject, part: &Bytes| **part != [one.last];
-            if switch::on("backup.check_present")
-                && let Some(((_, path), _)) =
-                    some.iter().zip(&paths).zip(&found).find(|((one, _), part)| is_wrong(one, part))
-            {
-                return Err(lost(path));
-            }
+        let lost = |path: &str| StoreError::Busy {
+            reason: format!(
+                "{}: an object that was just written differs or is missing; the next round writes it again",
+                self.target.shown(Some(path))
+            ),
+        };
+        let objects: Vec<_> =
+            new.iter().map(|one| (piece_path(&one.object.name), one.object.bytes)).collect();
+        let found = last_bytes(&*self.target, &objects).map_err(|error| match error.cause {
+            RemoteCause::Changed => lost(&error.path),
+            _ => self.failed(WRITE, error),
+        })?;
+        let mut all = new.iter().zip(&objects).zip(&found);
+        match all.find(|((one, _), part)| ***part != [one.last]) {
+            Some(((_, (path, _)), _)) if switch::on("backup.check_present") => Err(lost(path)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns the bytes of a piece, which are those of its digest; none for a piece of zero bytes.

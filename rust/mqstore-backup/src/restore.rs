@@ -18,15 +18,15 @@ use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::ArchiveState;
 use mqstore_format::offset_file_name;
-use mqstore_inspect::{CopiedLog, verify};
+use mqstore_inspect::{CopiedLog, empty_folder, verify};
 use mqstore_io::pool::Pool;
 use mqstore_io::vfs::parent_dir;
-use mqstore_io::{FileKind, Vfs, VfsFile, commit, switch};
+use mqstore_io::{Vfs, VfsFile, commit, switch};
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::pieces::Piece;
-use crate::place::{Lists, Place};
+use crate::place::{AT_ONCE, Lists, Place};
 
 const RESTORING: &str = "restoring the backup";
 
@@ -118,7 +118,7 @@ impl Restore {
         home: &Path,
         tell: ProgressWatcher<'_>,
     ) -> Result<RestoreReport, StoreError> {
-        empty(&*partial.vfs, &partial.root)?;
+        empty_folder(&*partial.vfs, &partial.root, RESTORING)?;
         let segment_bytes = self.write_log(partial, tell)?;
         let end = self.cut(partial)?;
         let files = &self.files;
@@ -193,7 +193,7 @@ impl Restore {
         step: &mut dyn FnMut(u64) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let work = |job: Job| self.run_job(&job);
-        Pool::new(3, "mq-restore").in_order(4, &work, |jobs| {
+        Pool::new(AT_ONCE - 1, "mq-restore").in_order(AT_ONCE as usize, &work, |jobs| {
             for file in files {
                 let (path, length, pieces) = file?;
                 let file = vfs.create_new(&path).at(&path, RESTORING)?;
@@ -291,16 +291,3 @@ impl Restore {
 
 /// A new file, and the piece to write at an offset; without a piece, to sync.
 type Job = (Arc<(PathBuf, Arc<dyn VfsFile>)>, Option<(Piece, u64)>);
-
-/// Removes what an interrupted call left.
-fn empty(vfs: &dyn Vfs, folder: &Path) -> Result<(), StoreError> {
-    vfs.create_dir_all(folder).at(folder, RESTORING)?;
-    for (name, kind) in vfs.list_kinds(folder).at(folder, RESTORING)? {
-        let path = folder.join(name);
-        match kind {
-            FileKind::Directory => vfs.remove_dir_all(&path).at(&path, RESTORING)?,
-            _ => vfs.remove_file(&path).at(&path, RESTORING)?,
-        }
-    }
-    Ok(())
-}

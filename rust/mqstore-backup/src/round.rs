@@ -23,7 +23,7 @@ use mqstore_io::{Vfs, switch};
 
 use crate::manifest::{FileEntry, Manifest, SegmentEntry};
 use crate::pieces::{Piece, PieceSizes, is_zero, packed};
-use crate::place::{Lists, NewObject, Place};
+use crate::place::{AT_ONCE, Lists, NewObject, Place};
 use crate::source::{LogSegment, OpenFile, Side, is_end_of_queue, segments};
 
 /// Maximum number of pieces of a segment in its entry. More are in an object.
@@ -42,7 +42,7 @@ pub struct RoundSizes {
 
 impl Default for RoundSizes {
     fn default() -> Self {
-        Self { pieces: PieceSizes::default(), commit_bytes: 4 << 30, at_once: 4 }
+        Self { pieces: PieceSizes::default(), commit_bytes: 4 << 30, at_once: AT_ONCE }
     }
 }
 
@@ -120,10 +120,12 @@ enum Planned {
 }
 
 /// The counts of a round, and what tells them.
-struct Tally<'a, 'b> {
+struct Tally<'a> {
     new: Vec<NewObject>,
+    /// Whether the bytes are those of the log, which the progress counts.
+    is_log: bool,
     progress: Progress,
-    tell: &'a mut ProgressWatcher<'b>,
+    tell: ProgressWatcher<'a>,
 }
 
 impl Session {
@@ -187,7 +189,7 @@ impl Session {
         &mut self,
         store: &Store,
         staging: &Path,
-        mut tell: ProgressWatcher<'_>,
+        tell: ProgressWatcher<'_>,
     ) -> Result<RoundReport, StoreError> {
         store.check()?;
         let before = self.state_before(store)?;
@@ -198,7 +200,7 @@ impl Session {
         let known = self.known(before.as_deref(), (&log, log_end), &mut lists)?;
         let total_bytes = log.iter().map(LogSegment::filled).sum();
         let progress = Progress { done_bytes: 0, total_bytes };
-        let mut tally = Tally { new: Vec::new(), progress, tell: &mut tell };
+        let mut tally = Tally { new: Vec::new(), is_log: true, progress, tell };
         let mut next = self.first_of(store, before.as_deref(), &side, known, log_end);
         let pool = Pool::new(self.sizes.at_once.saturating_sub(1), "mq-backup");
         let mut newest = before.clone();
@@ -224,12 +226,13 @@ impl Session {
             }
             _ => side.add_ends_of_queues(store)?,
         }
+        tally.is_log = false;
         for (path, file) in &side.files {
             let file = side.open(file)?;
             let earlier =
                 before.as_deref().and_then(|before| before.files.iter().find(|one| one.path == *path));
             let earlier = earlier.map_or(&[][..], |file| &file.pieces);
-            let pieces = self.upload(&pool, &self.plan(&file, earlier, 0), &mut tally, false)?;
+            let pieces = self.upload(&pool, &self.plan(&file, earlier, 0), &mut tally)?;
             next.files.push(FileEntry { path: path.clone(), bytes: file.bytes, pieces });
         }
         next.files.sort_by(|one, other| one.path.cmp(&other.path));
@@ -272,7 +275,8 @@ impl Session {
     ) -> Manifest {
         let vfs = &*store.files().vfs;
         Manifest {
-            number: before.map_or(0, |before| before.number) + 1,
+            // Its creation gives it one.
+            number: 0,
             backup: before.map_or_else(|| random_id(vfs), |before| before.backup.clone()),
             run: self.run.clone(),
             created_ms: store.files().clock.now_ms(),
@@ -337,7 +341,7 @@ impl Session {
         segment: &LogSegment,
         known: Known,
         lists: &mut Lists,
-        tally: &mut Tally<'_, '_>,
+        tally: &mut Tally<'_>,
     ) -> Result<Option<Arc<SegmentEntry>>, StoreError> {
         let earlier =
             before.and_then(|before| before.segments.iter().find(|earlier| earlier.base == segment.base()));
@@ -355,7 +359,7 @@ impl Session {
         let known_bytes = if is_same_file { known.to.saturating_sub(segment.base()) } else { 0 };
         let pieces = earlier.map(|earlier| self.pieces_of(earlier, lists)).transpose()?;
         let plan = self.plan(&open.file, pieces.as_ref().map_or(&[], |pieces| pieces), known_bytes);
-        let pieces = self.upload(pool, &plan, tally, true)?;
+        let pieces = self.upload(pool, &plan, tally)?;
         let mut entry = SegmentEntry {
             base: segment.base(),
             bytes: segment.length(),
@@ -428,13 +432,7 @@ impl Session {
     }
 
     /// Uploads the pieces of a file that the backup does not have. Returns all of them.
-    fn upload(
-        &self,
-        pool: &Pool,
-        plan: &Plan<'_>,
-        tally: &mut Tally<'_, '_>,
-        is_log: bool,
-    ) -> Result<Vec<Piece>, StoreError> {
+    fn upload(&self, pool: &Pool, plan: &Plan<'_>, tally: &mut Tally<'_>) -> Result<Vec<Piece>, StoreError> {
         let work = |job: Job<'_>| self.run(&job);
         let mut found = Vec::new();
         pool.in_order(self.sizes.at_once as usize, &work, |jobs| {
@@ -443,19 +441,19 @@ impl Session {
                 match planned {
                     Planned::Known(piece) => {
                         // In the order of the file.
-                        take_all(jobs, &mut found, is_log, tally)?;
+                        take_all(jobs, &mut found, tally)?;
                         found.push(piece.clone());
-                        tally.step(if is_log { bytes } else { 0 })?;
+                        tally.step(bytes)?;
                     }
                     Planned::Read(earlier) => {
                         jobs.give(Job { file: plan.file, range: range.clone(), earlier: earlier.clone() });
                         while let Some(done) = jobs.take_ready() {
-                            add(done, &mut found, is_log, tally)?;
+                            add(done, &mut found, tally)?;
                         }
                     }
                 }
             }
-            take_all(jobs, &mut found, is_log, tally)
+            take_all(jobs, &mut found, tally)
         })?;
         Ok(found)
     }
@@ -501,7 +499,7 @@ impl Session {
     ) -> Result<Arc<Manifest>, StoreError> {
         let mut part = next.clone();
         part.is_complete = false;
-        part.number = newest.map_or(0, |newest| newest.number) + 1;
+        part.number = number_after(newest);
         part.log_end = part.segments.last().map_or(0, |segment| segment.end());
         self.create(store, &part, new)?;
         Ok(Arc::new(part))
@@ -539,7 +537,7 @@ impl Session {
             (self.last, self.present) = (Some(Arc::new(before.clone())), None);
             return Ok(report);
         }
-        next.number = newest.map_or(0, |newest| newest.number) + 1;
+        next.number = number_after(newest);
         self.create(store, &next, new)?;
         self.spare.lock().clear();
         (report.number, report.created_ms, report.is_new) = (next.number, next.created_ms, true);
@@ -548,11 +546,16 @@ impl Session {
     }
 }
 
-impl Tally<'_, '_> {
+impl Tally<'_> {
     fn step(&mut self, bytes: u64) -> Result<(), StoreError> {
-        self.progress.done_bytes += bytes;
+        self.progress.done_bytes += if self.is_log { bytes } else { 0 };
         (self.tell)(self.progress)
     }
+}
+
+/// Returns the number of the next manifest.
+fn number_after(newest: Option<&Manifest>) -> u64 {
+    newest.map_or(0, |newest| newest.number) + 1
 }
 
 /// Reads a part of a file. A hole is not read.
@@ -598,28 +601,22 @@ fn same_bytes(file: &OpenFile, pieces: &[Piece], filled: u64) -> Result<u64, Sto
 type Done = Result<(Piece, Option<NewObject>), StoreError>;
 
 /// Adds a piece that was read.
-fn add(
-    done: Done,
-    found: &mut Vec<Piece>,
-    is_log: bool,
-    tally: &mut Tally<'_, '_>,
-) -> Result<(), StoreError> {
+fn add(done: Done, found: &mut Vec<Piece>, tally: &mut Tally<'_>) -> Result<(), StoreError> {
     let (piece, new) = done?;
     tally.new.extend(new);
     let bytes = piece.bytes;
     found.push(piece);
-    tally.step(if is_log { bytes } else { 0 })
+    tally.step(bytes)
 }
 
 /// Waits for all pieces that are read.
 fn take_all<'env>(
     jobs: &mut Jobs<'_, 'env, Job<'env>, Done>,
     found: &mut Vec<Piece>,
-    is_log: bool,
-    tally: &mut Tally<'_, '_>,
+    tally: &mut Tally<'_>,
 ) -> Result<(), StoreError> {
     while let Some(done) = jobs.take() {
-        add(done, found, is_log, tally)?;
+        add(done, found, tally)?;
     }
     Ok(())
 }

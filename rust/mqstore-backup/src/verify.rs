@@ -7,7 +7,7 @@ use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_io::pool::Pool;
 
 use crate::pieces::Piece;
-use crate::place::{Lists, Place};
+use crate::place::{AT_ONCE, Lists, Place};
 
 /// What a check of a backup has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub fn verify(place: &Place, tell: ProgressWatcher<'_>) -> Result<VerifyReport, 
     let mut progress = Progress { done_bytes: 0, total_bytes: report.bytes };
     let work =
         |piece: Piece| (piece.object.as_ref().map_or(0, |one| one.bytes), place.content(&piece).map(drop));
-    Pool::new(3, "mq-backup").in_order(4, &work, |jobs| {
+    Pool::new(AT_ONCE - 1, "mq-backup").in_order(AT_ONCE as usize, &work, |jobs| {
         let mut note = |(bytes, found): (u64, Result<(), StoreError>)| {
             progress.done_bytes += bytes;
             match found {

@@ -16,7 +16,7 @@ use mqstore_format::{
     BLANK_HEADER_BYTES, MIN_RECORD_BYTES, encode_blank, encode_placeholder, offset_file_name,
     placeholder_bytes,
 };
-use mqstore_io::{Vfs, VfsFile, switch};
+use mqstore_io::{FileKind, Vfs, VfsFile, switch};
 
 /// See the header of this file.
 #[derive(Debug)]
@@ -27,6 +27,22 @@ pub struct RestoredLog {
     files: BTreeMap<u64, (Arc<dyn VfsFile>, u64)>,
     /// The written ranges, start to end. No two of them touch.
     written: BTreeMap<u64, u64>,
+}
+
+/// Makes the folder of a restore, and removes what an interrupted call left in it.
+///
+/// # Errors
+/// Errors of the system, with this action.
+pub fn empty_folder(vfs: &dyn Vfs, folder: &Path, action: &'static str) -> Result<(), StoreError> {
+    vfs.create_dir_all(folder).at(folder, action)?;
+    for (name, kind) in vfs.list_kinds(folder).at(folder, action)? {
+        let path = folder.join(name);
+        match kind {
+            FileKind::Directory => vfs.remove_dir_all(&path).at(&path, action)?,
+            _ => vfs.remove_file(&path).at(&path, action)?,
+        }
+    }
+    Ok(())
 }
 
 fn corrupt(folder: &Path, reason: String) -> StoreError {

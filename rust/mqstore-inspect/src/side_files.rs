@@ -34,7 +34,7 @@ const TRIES: u32 = 10;
 
 const READING_CHECK: &str = "reading the checkpoint of the timer";
 
-/// Refuses a directory of which a copy while it is in use is not possible.
+/// Refuses a directory that cannot be copied while it is in use.
 ///
 /// # Errors
 /// [`StoreError::Unsupported`] for queues in `RocksDB`, a log of `DLedger`, and tiered files.

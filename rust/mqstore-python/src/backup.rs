@@ -16,14 +16,11 @@ use pyo3::types::PyDict;
 use crate::runtime::{clock, detached, files_at, settled};
 use crate::store::NativeStore;
 use crate::store::directory::watched;
-use crate::target::target_of;
+use crate::target::{ObjectRow, object_row, target_of};
 
 /// Number, epoch milliseconds of its creation, generation, completeness, first log offset and end of the log, segments,
 /// pieces that it names itself, and the log offset up to which the store has an archive.
 type StateRow = (u64, i64, u64, bool, u64, u64, u64, u64, Option<u64>);
-
-/// Path, bytes, and last change in epoch milliseconds.
-type ObjectRow = (String, u64, i64);
 
 /// The objects of a backup. Threads can share it.
 #[pyclass(frozen, module = "mqstore._mqstore")]
@@ -96,8 +93,7 @@ impl BackupTarget {
     ) -> PyResult<(Vec<ObjectRow>, usize)> {
         let rules = CleanRules { now_ms: clock().now_ms(), keep_ms, unused_ms, dry_run };
         let cleaned = detached(py, || clean(&self.place, rules))?;
-        let row = |one: mqstore::io::TargetObject| (one.path, one.bytes, one.changed_ms);
-        Ok((cleaned.objects.into_iter().map(row).collect(), cleaned.kept))
+        Ok((cleaned.objects.into_iter().map(object_row).collect(), cleaned.kept))
     }
 }
 

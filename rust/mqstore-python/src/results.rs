@@ -17,13 +17,10 @@ use pyo3::prelude::*;
 
 use crate::runtime::{clock, detached};
 use crate::store::directory::watched;
-use crate::target::target_of;
+use crate::target::{ObjectRow, object_row, target_of};
 
 /// Path in the directory, path of the object, bytes of the object, zero bytes after them, and digest of the object.
 type FileRow = (String, String, u64, u64, String);
-
-/// Path, bytes, and last change in epoch milliseconds.
-type ObjectRow = (String, u64, i64);
 
 fn row_of(file: &ResultFile) -> FileRow {
     let ResultFile { path, object, bytes, zeros, sha256 } = file.clone();
@@ -198,8 +195,7 @@ impl ResultTarget {
     /// Returns them, each with its path, bytes, and last change in epoch milliseconds; and the number of younger ones.
     fn clean(&self, py: Python<'_>, older_than_ms: i64, dry_run: bool) -> PyResult<(Vec<ObjectRow>, usize)> {
         let cleaned = detached(py, || clean(&*self.target, &OsVfs::new(), clock(), older_than_ms, dry_run))?;
-        let row = |one: mqstore::io::TargetObject| (one.path, one.bytes, one.changed_ms);
-        Ok((cleaned.objects.into_iter().map(row).collect(), cleaned.kept))
+        Ok((cleaned.objects.into_iter().map(object_row).collect(), cleaned.kept))
     }
 }
 

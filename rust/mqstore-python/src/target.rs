@@ -21,6 +21,14 @@ pub(crate) fn target_of(transport: Option<Py<PyAny>>, shown: String, root: Strin
     }
 }
 
+/// Path, bytes, and last change in epoch milliseconds.
+pub(crate) type ObjectRow = (String, u64, i64);
+
+/// Returns an object as a row.
+pub(crate) fn object_row(one: TargetObject) -> ObjectRow {
+    (one.path, one.bytes, one.changed_ms)
+}
+
 /// A transport, with the methods of `mqstore._publish.target.Target`.
 struct PythonTarget {
     object: Py<PyAny>,

@@ -297,8 +297,8 @@ for number in range(10):
 
 
 @pytest.mark.slow
-def test_messages_of_another_process(home: Path, shared_mode: ShareMode) -> None:
-    broker = MQStoreBroker(home, mode=shared_mode)
+def test_messages_of_another_process(home: Path) -> None:
+    broker = MQStoreBroker(home, mode="share")
     done: list[int] = []
 
     @dramatiq.actor(broker=broker)

@@ -299,8 +299,8 @@ for _ in range(100):
 
 
 @pytest.mark.slow
-def test_tasks_of_other_processes(home: Path, shared_mode: ShareMode) -> None:
-    huey = huey_at(home, shared_mode)
+def test_tasks_of_other_processes(home: Path) -> None:
+    huey = huey_at(home, "share")
 
     def add(number: int) -> int:
         return number

@@ -362,8 +362,8 @@ assert app.control.ping(timeout=5, limit=1)
 
 
 @pytest.mark.slow
-def test_tasks_of_another_process(home: Path, shared_mode: ShareMode) -> None:
-    app = app_at(home, shared_mode)
+def test_tasks_of_another_process(home: Path) -> None:
+    app = app_at(home, "share")
     done: list[int] = []
 
     @app.task(shared=False, name="work")

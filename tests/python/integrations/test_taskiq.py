@@ -213,9 +213,9 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @in_loop
-async def test_tasks_of_another_process(home: Path, shared_mode: ShareMode) -> None:
+async def test_tasks_of_another_process(home: Path) -> None:
     done: list[int] = []
-    async with started(home, shared_mode) as broker:
+    async with started(home, "share") as broker:
 
         @broker.task("add")
         async def add(number: int) -> None:

@@ -18,13 +18,12 @@ use mqstore_base::message::NewMessage;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
-use mqstore_io::sim::Fault;
 use mqstore_io::target::{HostileTarget, Mischief};
 use mqstore_io::{Clock, FolderTarget, SimVfs, Vfs};
 
 use crate::check::abandon;
 use crate::explore::Violation;
-use crate::moments::{End, Ends};
+use crate::moments::{End, Ends, failing_calls};
 use crate::states::{Limits, Rng, State};
 use crate::workload::{SEGMENT_BYTES, World, explain, tiny};
 
@@ -282,32 +281,11 @@ pub(crate) fn hunt_targets(seeds: u64, stop: &dyn Fn() -> bool) -> Result<(), Vi
 
 /// Lets calls fail, the last ones first, and continues after a kill and after a loss of power.
 fn failing(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, String> {
-    let begin = begin()?.vfs;
-    let clean = World::on(begin.kill().map_err(explain)?);
-    session(&clean, RUNS)?;
-    let calls = clean.vfs.operations() - begin.operations();
-    let mut tried = 0;
-    for (nth, sticky) in (1..=calls).rev().step_by(step).flat_map(|nth| [(nth, false), (nth, true)]) {
-        if stop() {
-            return Ok(tried);
-        }
-        let world = World::on(begin.kill().map_err(explain)?);
-        let fault = Fault::nth(nth);
-        world.vfs.inject(if sticky { fault.sticky() } else { fault });
-        let mut done = Done::default();
-        // The store may have been opened with an error.
-        let _ = work(&world, RUNS, &mut done);
-        tried += u64::from(world.vfs.faults_fired() > 0);
-        world.vfs.clear_faults();
-        let least = done.flushed.last().map_or(0, |(_, count)| *count);
-        let mut rng = Rng::new(nth);
-        let lost = World::on(State::chance(&mut rng).image(&world.vfs)?.vfs);
-        for world in [world, lost] {
-            continued(&world, least, &mut rng)
-                .map_err(|what| format!("call {nth} fails, {sticky}: {what}"))?;
-        }
-    }
-    Ok(tried)
+    let work = |world: &World, done: &mut Done| work(world, RUNS, done).map_err(explain);
+    let check = |world: &World, done: &Done, rng: &mut Rng| {
+        continued(world, done.flushed.last().map_or(0, |(_, count)| *count), rng)
+    };
+    failing_calls(&begin()?.vfs, step, stop, work, check)
 }
 
 /// Runs whose calls fail.
@@ -329,13 +307,7 @@ fn hostile(seed: u64) -> Result<(), String> {
         appended += MESSAGES;
         store.flush().map_err(explain)?;
         let mut part = |most: u64| if rng.chance(3) { rng.below(most) } else { 0 };
-        target.set(Mischief {
-            fails: part(6),
-            loses_answer: part(6),
-            is_late: part(16),
-            damages: part(6),
-            shuffles: part(32),
-        });
+        target.set(Mischief::of(&mut part));
         let mut left = part(4);
         let mut beside = || {
             if left > 0 {

@@ -1,5 +1,5 @@
-//! Rounds of a backup and a restore, ended at any call or with any call failing, beside a second session, and on targets that
-//! behave badly. A state that a round has created is there after a loss of power, and a restore of any state has the log up
+//! Rounds of a backup and a restore, ended at any call or with any call failing, next to a second session, and on
+//! targets that behave badly. A state that a round has created is there after a loss of power, and a restore of any state has the log up
 //! to its end, byte for byte, and no metadata after that.
 
 use std::path::{Path, PathBuf};
@@ -17,14 +17,13 @@ use mqstore_base::message::NewMessage;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
-use mqstore_io::sim::Fault;
 use mqstore_io::target::{HostileTarget, Mischief};
 use mqstore_io::{Clock, FolderTarget, SimVfs, Vfs};
 use mqstore_meta::OffsetChange;
 
 use crate::check::abandon;
 use crate::explore::Violation;
-use crate::moments::{End, Ends};
+use crate::moments::{End, Ends, failing_calls};
 use crate::states::{Limits, Rng, State};
 use crate::workload::{SEGMENT_BYTES, World, explain, tiny};
 
@@ -277,32 +276,11 @@ pub(crate) fn hunt(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, Violatio
 
 /// Lets calls fail, the last ones first, and continues after a kill and after a loss of power.
 fn failing(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, String> {
-    let begin = begin()?.vfs;
-    let clean = World::on(begin.kill().map_err(explain)?);
-    session(&clean, ROUNDS)?;
-    let calls = clean.vfs.operations() - begin.operations();
-    let mut tried = 0;
-    for (nth, sticky) in (1..=calls).rev().step_by(step).flat_map(|nth| [(nth, false), (nth, true)]) {
-        if stop() {
-            return Ok(tried);
-        }
-        let world = World::on(begin.kill().map_err(explain)?);
-        let fault = Fault::nth(nth);
-        world.vfs.inject(if sticky { fault.sticky() } else { fault });
-        let mut done = Done::default();
-        // The store may have been opened with an error.
-        let _ = work(&world, ROUNDS, &mut done);
-        tried += u64::from(world.vfs.faults_fired() > 0);
-        world.vfs.clear_faults();
-        let least = done.rounds.last().map_or(0, |(_, end)| *end);
-        let mut rng = Rng::new(nth);
-        let lost = World::on(State::chance(&mut rng).image(&world.vfs)?.vfs);
-        for world in [world, lost] {
-            continued(&world, &done.ends, least, &mut rng)
-                .map_err(|what| format!("call {nth} fails, {sticky}: {what}"))?;
-        }
-    }
-    Ok(tried)
+    let work = |world: &World, done: &mut Done| work(world, ROUNDS, done).map_err(explain);
+    let check = |world: &World, done: &Done, rng: &mut Rng| {
+        continued(world, &done.ends, done.rounds.last().map_or(0, |(_, end)| *end), rng)
+    };
+    failing_calls(&begin()?.vfs, step, stop, work, check)
 }
 
 /// Rounds whose calls fail.
@@ -311,7 +289,7 @@ pub(crate) fn hunt_failing(step: usize, stop: &dyn Fn() -> bool) -> Result<u64, 
     ends.beside(|| failing(step, stop))
 }
 
-/// Rounds on a target that behaves badly, beside a second session.
+/// Rounds on a target that behaves badly, next to a second session.
 fn hostile(seed: u64) -> Result<(), String> {
     let world = begin()?;
     let target = Arc::new(HostileTarget::new(seed));
@@ -324,13 +302,7 @@ fn hostile(seed: u64) -> Result<(), String> {
         ends.extend(append(&store, appended..appended + MESSAGES).map_err(explain)?);
         appended += MESSAGES;
         let mut part = |most: u64| if rng.chance(3) { rng.below(most) } else { 0 };
-        target.set(Mischief {
-            fails: part(6),
-            loses_answer: part(6),
-            is_late: part(16),
-            damages: part(6),
-            shuffles: part(32),
-        });
+        target.set(Mischief::of(&mut part));
         let which = usize::from(rng.chance(4));
         let at = |what: String| format!("target {seed}, round {number} of session {which}: {what}");
         let done = sessions.get_mut(which).map(|session| round(session, &store));
@@ -365,7 +337,7 @@ fn hostile(seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// A process backs up beside the writer, whose machine then loses power and with it the end of the log. The log grows
+/// A process backs up next to the writer, whose machine then loses power and with it the end of the log. The log grows
 /// again, with other bytes.
 fn truncated(seed: u64) -> Result<(), String> {
     let world = begin()?;

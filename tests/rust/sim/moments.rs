@@ -1,10 +1,11 @@
 //! Ends one session after each call that changes the disk, in each way that a disk allows.
 
 use mqstore_io::SimVfs;
+use mqstore_io::sim::Fault;
 
 use crate::explore::{Violation, guarded};
 use crate::states::{Limits, Rng, State, states};
-use crate::workload::World;
+use crate::workload::{World, explain};
 
 /// The search for the ends of a session, and its names in reports.
 pub(crate) struct Ends<'a> {
@@ -16,6 +17,40 @@ pub(crate) struct Ends<'a> {
     /// 1 for an end after each call, 2 for each second call, from the last one back.
     pub(crate) step: usize,
     pub(crate) stop: &'a dyn Fn() -> bool,
+}
+
+/// Lets each call of `work` fail, once and from then on, the last ones first: 1 for each call, 2 for each second call. Then
+/// checks the disk, and the one that a loss of power leaves, with the history of the work. Returns the number of failures.
+pub(crate) fn failing_calls<T: Default>(
+    begin: &SimVfs,
+    step: usize,
+    stop: &dyn Fn() -> bool,
+    work: impl Fn(&World, &mut T) -> Result<(), String>,
+    check: impl Fn(&World, &T, &mut Rng) -> Result<(), String>,
+) -> Result<u64, String> {
+    let clean = World::on(begin.kill().map_err(explain)?);
+    work(&clean, &mut T::default())?;
+    let calls = clean.vfs.operations() - begin.operations();
+    let mut tried = 0;
+    for (nth, sticky) in (1..=calls).rev().step_by(step).flat_map(|nth| [(nth, false), (nth, true)]) {
+        if stop() {
+            return Ok(tried);
+        }
+        let world = World::on(begin.kill().map_err(explain)?);
+        let fault = Fault::nth(nth);
+        world.vfs.inject(if sticky { fault.sticky() } else { fault });
+        let mut done = T::default();
+        // The error is the one of the failing call, or none.
+        let _ = work(&world, &mut done);
+        tried += u64::from(world.vfs.faults_fired() > 0);
+        world.vfs.clear_faults();
+        let mut rng = Rng::new(nth);
+        let lost = World::on(State::chance(&mut rng).image(&world.vfs)?.vfs);
+        for world in [world, lost] {
+            check(&world, &done, &mut rng).map_err(|what| format!("call {nth} fails, {sticky}: {what}"))?;
+        }
+    }
+    Ok(tried)
 }
 
 /// One end of a session.

@@ -292,13 +292,7 @@ fn hostile(seed: u64) -> Result<bool, String> {
     let mut rng = Rng::new(seed);
     let form = if rng.chance(4) { Store } else { Parts };
     let mut part = |most: u64| if rng.chance(3) { rng.below(most) } else { 0 };
-    target.set(Mischief {
-        fails: part(6),
-        loses_answer: part(6),
-        is_late: part(16),
-        damages: part(6),
-        shuffles: part(32),
-    });
+    target.set(Mischief::of(&mut part));
     let tried: Vec<_> =
         (0..3).map(|_| publish(Arc::clone(&target) as _, &world.vfs, form, None).map_err(explain)).collect();
     target.calm();

@@ -30,9 +30,8 @@ from mqstore.cli.options import (
     past_moment_of,
 )
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN, PROBLEMS
 from mqstore.cli.stores import writing
-from mqstore.cli.targets.results import remove_objects
+from mqstore.cli.targets.results import print_verified, remove_objects
 
 # Not a Path, which would change a URL.
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.")]
@@ -122,11 +121,7 @@ def archive_verify(
     """Reads all files of an archive and compares their records with the checksums of the log."""
     with render.progress("reading the archive") as bar:
         report = mqstore.Archive(target).verify(rebuild_manifest=rebuild_manifest, progress=bar)
-    if form is Format.TABLE:
-        for problem in report.problems:
-            print(render.plain(problem))
-    render.result(report, form, "problems")
-    return CLEAN if report.ok else PROBLEMS
+    return print_verified(report, form)
 
 
 @verb("archive-restore")

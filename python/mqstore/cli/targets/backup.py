@@ -19,7 +19,7 @@ from mqstore.cli.app import verb
 from mqstore.cli.options import ListOnly, ReportForm, Yes, age_of, past_moment_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
-from mqstore.cli.targets.results import remove_objects
+from mqstore.cli.targets.results import print_verified, remove_objects
 
 # Not a Path, which would change a URL.
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="Folder or URL of the backup.")]
@@ -78,11 +78,7 @@ def backup_verify(target: Target, form: ReportForm = Format.TABLE) -> int:
     """Reads all objects of a backup and compares them with their digests."""
     with render.progress("reading the backup") as bar:
         report = mqstore.Backup(target).verify(progress=bar)
-    if form is Format.TABLE:
-        for problem in report.problems:
-            print(render.plain(problem))
-    render.result(report, form, "problems")
-    return CLEAN if report.ok else PROBLEMS
+    return print_verified(report, form)
 
 
 @verb("backup-restore")

@@ -16,7 +16,7 @@ from mqstore.cli import render
 from mqstore.cli.app import verb
 from mqstore.cli.options import ListOnly, ReportForm, Yes, age_of
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN
+from mqstore.cli.status import CLEAN, PROBLEMS
 
 # Not a Path, which would change a URL.
 Url = Annotated[str, typer.Argument(metavar="URL", help="URL of the result.")]
@@ -58,6 +58,15 @@ def clean(
 ) -> int:
     """Removes the objects that failed writes of a result left at a URL."""
     return remove_objects(partial(mqstore.clean, _url(url)), older_than, form, dry_run=dry_run, yes=yes)
+
+
+def print_verified(report: mqstore.ArchiveVerifyReport | mqstore.BackupVerifyReport, form: Format) -> int:
+    """Prints what a verification has found, and returns the exit status."""
+    if form is Format.TABLE:
+        for problem in report.problems:
+            print(render.plain(problem))
+    render.result(report, form, "problems")
+    return CLEAN if report.ok else PROBLEMS
 
 
 def remove_objects(

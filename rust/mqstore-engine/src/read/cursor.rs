@@ -777,10 +777,13 @@ fn pass_deleted(
     limit: u64,
     error: StoreError,
 ) -> Result<String, StoreError> {
+    if !error.is_gone() {
+        return Err(error);
+    }
     view.catch_up()?;
     let list = view.list();
     let (position, min) = (scanner.position(), list.min_offset());
-    if position >= min || !error.is_gone() {
+    if position >= min {
         return Err(error);
     }
     scanner.extend(list, limit.max(min));

@@ -106,10 +106,9 @@ impl ExpireReport {
 
     /// Notes what stays of a log that ends at `end`.
     pub(super) fn note_rest(&mut self, plan: &DeletionPlan, end: u64) {
-        let bytes = end.saturating_sub(self.log_min_offset);
-        if let Some(why) = plan.not_due.as_ref().filter(|_| self.kept.is_empty() && bytes > 0) {
-            let bytes = bytes_text(bytes);
-            self.stays = format!("the log keeps {bytes} from offset {} on: {why}", self.log_min_offset);
+        let start = self.log_min_offset;
+        if let Some(why) = plan.not_due.as_ref().filter(|_| self.kept.is_empty() && end > start) {
+            self.stays = format!("the log keeps {} from offset {start} on: {why}", bytes_text(end - start));
         }
     }
 

@@ -26,8 +26,7 @@ impl Cleaner {
             |group: &str, topic: &str, queue_id| self.engine.meta.known_of(group, topic, queue_id);
         let mut deliveries = self.deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find())?;
         let now_ms = self.engine.files.clock.now_ms();
-        let backups = self.backups.lock().clone();
-        deliveries.extend(backups.into_values().filter(|(_, until_ms)| now_ms < *until_ms).map(|one| one.0));
+        deliveries.extend(self.backups.lock().values().filter(|one| now_ms < one.1).map(|one| one.0.clone()));
         let saved = current_offsets(&self.engine);
         Ok(UnfinishedMessages {
             groups: holding_groups(&*self.engine, &saved, &progress_of)?,

@@ -27,6 +27,19 @@ pub struct Mischief {
     pub shuffles: u64,
 }
 
+impl Mischief {
+    /// Makes a mixture. `part` gets the most of each kind, and chooses how much of it there is.
+    pub fn of(part: &mut dyn FnMut(u64) -> u64) -> Self {
+        Self {
+            fails: part(6),
+            loses_answer: part(6),
+            is_late: part(16),
+            damages: part(6),
+            shuffles: part(32),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct State {
     objects: BTreeMap<String, Bytes>,

@@ -1,13 +1,15 @@
 //! Places outside a store to which results and archives are written: the trait [`Target`].
 //!
 //! A target is a folder ([`FolderTarget`]), or the objects below a URL, whose transport the caller has. `create` has the
-//! commit of all targets: an object that is created if it is absent, and read back. `hostile` is a target for tests.
+//! commit of all targets: an object that is created if it is absent, and read back. `numbered` has what lists of such
+//! objects share. `hostile` is a target for tests.
 
 mod create;
 mod error;
 mod folder;
 #[cfg(feature = "sim")]
 mod hostile;
+mod numbered;
 
 use std::fmt::Debug;
 use std::fmt::Write as _;
@@ -21,6 +23,7 @@ pub use error::TargetError;
 pub use folder::FolderTarget;
 #[cfg(feature = "sim")]
 pub use hostile::{HostileTarget, Mischief};
+pub use numbered::{last_bytes, number_of, numbered_path, numbers, probe};
 
 use crate::vfs::Vfs;
 

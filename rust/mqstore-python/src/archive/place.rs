@@ -26,7 +26,7 @@ use crate::error::of_store;
 use crate::runtime::{clock, detached, files_at, settled};
 use crate::store::NativeStore;
 use crate::store::directory::watched;
-use crate::target::target_of;
+use crate::target::{ObjectRow, object_row, target_of};
 
 /// Path or URL, topic, first log offset and end of the range of the log, rows, bytes, digest, sum of the lengths of the
 /// records, smallest and largest store time in epoch milliseconds, and the queues: number, first and last offset, rows.
@@ -43,9 +43,6 @@ type FileRow = (
     Option<i64>,
     Vec<(i32, i64, i64, u64)>,
 );
-
-/// Path, bytes, and last change in epoch milliseconds.
-type ObjectRow = (String, u64, i64);
 
 /// The objects of an archive. Threads can share it.
 #[pyclass(frozen, module = "mqstore._mqstore")]
@@ -187,8 +184,7 @@ impl ArchiveTarget {
     fn clean(&self, py: Python<'_>, older_than_ms: i64, dry_run: bool) -> PyResult<(Vec<ObjectRow>, usize)> {
         let newest_ms = clock().now_ms() - older_than_ms;
         let cleaned = detached(py, || clean(&self.place, newest_ms, dry_run))?;
-        let row = |one: mqstore::io::TargetObject| (one.path, one.bytes, one.changed_ms);
-        Ok((cleaned.objects.into_iter().map(row).collect(), cleaned.kept))
+        Ok((cleaned.objects.into_iter().map(object_row).collect(), cleaned.kept))
     }
 }
 

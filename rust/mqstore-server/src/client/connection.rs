@@ -323,7 +323,7 @@ impl Connection {
             return;
         }
         drop(state);
-        // Only the end of the owner, the bell, or space for what is to be sent.
+        // Only the end of the owner, the bell, or space for the bytes that wait to be sent.
         let watched = self.poll(Some(longest), sends, false, true);
         if sends {
             self.flush(&mut self.state.lock());

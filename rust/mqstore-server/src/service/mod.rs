@@ -19,7 +19,7 @@ use self::core::Core;
 use crate::steps;
 use session::Session;
 
-/// Clients of which the number of the last connection is known.
+/// Maximum number of clients whose last connection is remembered.
 const MOST_KNOWN_CLIENTS: usize = 1 << 16;
 
 /// The service for one open store.

@@ -155,13 +155,13 @@ impl Place {
     /// Makes sure that uploaded pieces are there in their full length.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] if one is missing, shorter, or has another last byte; a request failed.
+    /// [`StoreError::Io`] if one is missing, shorter, or has another last byte; a request failed.
     pub(crate) fn check_present(&self, new: &[NewObject]) -> Result<(), StoreError> {
-        let lost = |path: &str| StoreError::Busy {
-            reason: format!(
-                "{}: an object that was just written differs or is missing; the next round writes it again",
-                self.target.shown(Some(path))
-            ),
+        // Not `Busy`, which says that another session is at work.
+        let lost = |path: &str| {
+            let reason =
+                "the object that was just written differs or is missing; the next round writes it again";
+            self.failed(WRITE, TargetError::new(RemoteCause::Other, path, reason))
         };
         let objects: Vec<_> =
             new.iter().map(|one| (piece_path(&one.object.name), one.object.bytes)).collect();
@@ -257,3 +257,28 @@ pub(crate) struct NewObject {
 
 /// Lists of pieces, by the name of their object.
 pub(crate) type Lists = HashMap<String, Arc<Vec<Piece>>>;
+
+#[cfg(test)]
+mod tests {
+    use mqstore_io::target::{HostileTarget, Mischief};
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_the_target_damages_is_no_sign_of_another_session() {
+        let target = Arc::new(HostileTarget::new(1));
+        let place = Place::new(Arc::clone(&target) as _);
+        let name = |digit: char| format!("{}-00000000", digit.to_string().repeat(64));
+        let good = place.upload(&name('a'), b"good").unwrap();
+        target.set(Mischief { damages: 64, ..Mischief::default() });
+        let bad = place.upload(&name('b'), b"bad").unwrap();
+        target.calm();
+        let lost = NewObject { object: PieceObject { name: name('c'), bytes: 4 }, last: 0 };
+        place.check_present(std::slice::from_ref(&good)).unwrap();
+        for wrong in [bad, lost] {
+            let error = place.check_present(&[good.clone(), wrong]).unwrap_err();
+            assert!(matches!(error, StoreError::Io { .. }), "{error:?}");
+            assert!(error.to_string().contains("writes it again"), "{error}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,10 +14,13 @@ from typing import Any
 import pytest
 
 import mqstore
+import mqstore.aio
 from mqstore.testing import damage
 
 SMALL = {"segment_size": 1 << 20, "index_slots": 100, "index_entries": 4000, "queue_file_entries": 1000}
 LOST = 3
+# The first byte of the body in a record.
+BODY_AT = 88
 
 
 def filled(path: Path, topic: str = "orders", messages: int = 10, **attributes: str) -> list[mqstore.StoredMessage]:
@@ -235,8 +239,32 @@ def test_another_policy_is_refused(tmp_path: Path, policy: Any) -> None:
                 verb(store, policy)
 
 
-FIELDS = {"queue id": 15, "queue offset": 27, "topic": 88 + len("body 6") + len("orders")}
+FIELDS = {"queue id": 15, "queue offset": 27, "topic": BODY_AT + len("body 6") + len("orders")}
 """The last byte of a field of a record, counted from its first byte."""
+
+
+def test_a_warning_from_a_thread_names_the_line_of_the_program(tmp_path: Path) -> None:
+    home = tmp_path / "store"
+    with mqstore.open(home, "create", **SMALL) as store:
+        lost = store.append_many("orders", [mqstore.Message(b"body", keys=f"k{n}") for n in range(20)])[LOST]
+    damage.flip_bit(home, "commitlog/" + "0" * 20, lost.commit_log_offset + BODY_AT)
+
+    async def main() -> None:
+        async with mqstore.aio.open(home) as store:
+            assert len([one async for one in store.read("orders", on_damage="skip")]) == 19
+        # A store warns of the same damage once.
+        async with mqstore.aio.open(home) as store:
+            await store.table("orders", on_damage="skip")
+        async for _ in mqstore.aio.scan(home, on_damage="skip"):
+            pass
+
+    with pytest.warns(mqstore.StoreWarning) as caught:
+        asyncio.run(main())
+        with mqstore.open(home) as store:
+            store.table("orders", on_damage="skip")
+    lines = {(one.filename, one.lineno) for one in caught}
+    assert {file for file, _ in lines} == {__file__}
+    assert len(lines) == 4
 
 
 @pytest.mark.parametrize("field", FIELDS)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 from mqstore import _native
 from mqstore._read.lasting import Lasting
 from mqstore._times import duration_of, seconds_of
+from mqstore._warn import context_for_thread
 from mqstore.errors import InvalidMessageError, InvalidOptionError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -361,7 +362,9 @@ class Table(Mapping[str, "StoredMessage"]):
             try:
                 # If the system cannot start a thread, this one reads the other queues.
                 with suppress(RuntimeError):
-                    started.extend(pool.submit(self._read_all, queue, ended) for queue in queues)
+                    started.extend(
+                        pool.submit(context_for_thread().run, self._read_all, queue, ended) for queue in queues
+                    )
                 rest = [self._read_all(queue, ended) for queue in queues[len(started) :]]
                 loaded = [future.result() for future in started] + rest
             except BaseException:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import itertools
 import threading
 import weakref
@@ -28,6 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore import _native
+from mqstore._warn import context_for_thread
 from mqstore.aio._ending import Ending
 from mqstore.errors import StoreClosedError, StoreReadOnlyError, TopicNotFoundError
 
@@ -118,7 +118,7 @@ class Bridge:
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Runs `call` in a thread of the store. It continues even if its task is cancelled."""
-        context = contextvars.copy_context()
+        context = context_for_thread()
         future = self.loop.run_in_executor(self._pool, context.run, call)
         # A cancelled task does not collect the error.
         future.add_done_callback(_seen)

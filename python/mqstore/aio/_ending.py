@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from mqstore._warn import context_for_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ class Ending:
         """Runs `call` in a thread of `pool`, or of the loop if `pool` is None."""
         if "progress" in inspect.signature(call).parameters:
             kwargs["progress"] = self.watching(kwargs.get("progress"))
-        context = contextvars.copy_context()
+        context = context_for_thread()
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(pool, lambda: context.run(call, *args, **kwargs))

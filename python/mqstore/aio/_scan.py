@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import mqstore
 from mqstore._read.lasting import LastingAsync
+from mqstore._warn import context_for_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Scan:
@@ -58,22 +60,22 @@ class Scan:
     async def _batches(self) -> AsyncGenerator[pa.RecordBatch]:
         batches = _Batches(self._scan)
         try:
-            while (batch := await asyncio.to_thread(batches.next)) is not None:
+            while (batch := await _in_thread(batches.next)) is not None:
                 yield batch
         finally:
-            await asyncio.to_thread(batches.close)
+            await _in_thread(batches.close)
 
     async def to_arrow(self) -> pa.Table:
         """Returns all rows as a `pyarrow.Table`."""
-        return await asyncio.to_thread(self._scan.to_arrow)
+        return await _in_thread(self._scan.to_arrow)
 
     async def to_pandas(self, **options: Any) -> pd.DataFrame:
         """Returns all rows as a `pandas.DataFrame`; `options` are those of `pyarrow.Table.to_pandas`."""
-        return await asyncio.to_thread(self._scan.to_pandas, **options)
+        return await _in_thread(partial(self._scan.to_pandas, **options))
 
     async def to_polars(self) -> pl.DataFrame:
         """Returns all rows as a `polars.DataFrame`; `properties` become lists of `key` and `value`."""
-        return await asyncio.to_thread(self._scan.to_polars)
+        return await _in_thread(self._scan.to_polars)
 
     def to_polars_lazy(self) -> pl.LazyFrame:
         """Returns a `polars.LazyFrame` that reads when it is collected: see `mqstore.Scan.to_polars_lazy`."""
@@ -115,3 +117,7 @@ def _twin(function: Callable[P, mqstore.Scan]) -> Callable[P, Scan]:
 
 scan = _twin(mqstore.scan)
 Scan.__module__ = "mqstore.aio"
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    return await asyncio.to_thread(context_for_thread().run, call)

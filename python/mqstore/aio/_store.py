@@ -17,7 +17,6 @@ Each thread starts when it is first needed.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
@@ -27,6 +26,7 @@ from mqstore._help import lists_options
 from mqstore._remote.place import CACHE_BYTES
 from mqstore._store import OF_MODE, lock_pauses
 from mqstore._times import seconds_of
+from mqstore._warn import context_for_thread
 from mqstore.aio import _bridge
 from mqstore.aio._archive import StoreArchive
 from mqstore.aio._consumer import Consumer
@@ -145,7 +145,7 @@ async def _opened(
     pauses = lock_pauses(0 if lock_timeout is OF_MODE else lock_timeout)
     ending = Ending()
     pool = _bridge.pool()
-    context = contextvars.copy_context()
+    context = context_for_thread()
     attempt = partial(attempt, progress=ending.watching(progress))
     opening: Future[mqstore.Store] | None = None
     try:

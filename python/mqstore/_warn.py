@@ -26,7 +26,7 @@ def warn(text: str) -> None:
     """Gives a `StoreWarning` for the line that called mqstore. The native module calls it, too."""
     file, line, names = _caller() or _CALLER.get() or (__file__, 1, globals())
     registry = names.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(text, StoreWarning, file, line, names.get("__name__"), registry, names)
+    warnings.warn_explicit(text, StoreWarning, file, line, names.get("__name__"), registry)
 
 
 def context_for_thread() -> Context:

@@ -8,15 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import mqstore
+from mqstore.cli import run as run_command
 
 if TYPE_CHECKING:
     from remote_stores import Bucket
@@ -166,13 +170,42 @@ def open_deleted_files(home: Path) -> list[str]:
 
 @pytest.fixture
 def cli() -> Cli:
-    """Runs the command line in a separate process."""
+    """Runs the command line in this process, which saves its start: for verbs that share nothing with the test."""
+    return _run_here
+
+
+@pytest.fixture
+def cli_process() -> Cli:
+    """Runs the command line in a separate process, next to open stores of the test or with another environment."""
 
     def run(*arguments: object, **extra: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "mqstore", *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, **extra)  # type: ignore[call-overload, no-any-return]
 
     return run
+
+
+def _run_here(*arguments: object, columns: int = 80) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in arguments]
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as out,
+        tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as err,
+    ):
+        # Each process has its own filters and its own way to show a warning.
+        with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings(), _columns(columns):
+            status = run_command(words)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read())
+    return subprocess.CompletedProcess(words, status, *texts)
+
+
+@contextmanager
+def _columns(columns: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        yield
 
 
 def python(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

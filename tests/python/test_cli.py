@@ -331,15 +331,15 @@ def test_formats(filled: Path, cli: Cli) -> None:
     assert "body 39" in table[-1]
 
 
-def test_machine_forms_escape_everything(home: Path, cli: Cli) -> None:
+def test_machine_forms_escape_everything(home: Path, cli_process: Cli) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
         store.append("t", "тело".encode(), keys="ключ", tags="a\x1b[31m", properties={"x": "\u2028😀\x7f"})
-    done = cli("cat", home, "--body", "text", env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
+    done = cli_process("cat", home, "--body", "text", env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
     (found,) = lines(done)
     assert found["keys"] == ["ключ"]
     assert found["body_text"] == "тело"
     assert found["properties"]["x"] == "\u2028😀\x7f"
-    table = cli("cat", home, "--format", "table").stdout
+    table = cli_process("cat", home, "--format", "table").stdout
     assert "\x1b" not in table
     assert "\\x1b[31m" in table
 
@@ -573,16 +573,16 @@ def test_without_the_extra() -> None:
 
 
 @pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}])
-def test_a_terminal_without_utf_8_gets_escapes(home: Path, cli: Cli, environment: dict[str, str]) -> None:
+def test_a_terminal_without_utf_8_gets_escapes(home: Path, cli_process: Cli, environment: dict[str, str]) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
         store.append("orders", "grün".encode(), tags="ü", keys="é")
     environment = {**os.environ, "PYTHONUTF8": "0", **environment}
-    done = cli("cat", home, "--format", "table", env=environment)
+    done = cli_process("cat", home, "--format", "table", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.rstrip().endswith("tags=\\xfc  keys=\\xe9  gr\\xfcn")
     for verb in (["info", home], ["topics", home], ["--help"]):
-        assert cli(*verb, env=environment).returncode == 0
-    missing = cli("info", home / "nö", env=environment)
+        assert cli_process(*verb, env=environment).returncode == 0
+    missing = cli_process("info", home / "nö", env=environment)
     assert missing.returncode == 3
     assert missing.stderr.count("\n") == 1
 
@@ -612,7 +612,7 @@ def test_errors_name_the_options_of_the_command_line(
         ("topic", "create", home, "new", "--attribute", "queue.typ=x", "--lock-timeout", "0"): "locked by process",
     }
     for arguments, text in named.items():
-        assert text in cli(*arguments, env={**os.environ, "COLUMNS": "200"}).stderr
+        assert text in cli(*arguments, columns=200).stderr
     store.close()
     assert cli("topic", "create", home, "new", "--attribute", "a=x").stderr.startswith("mqstore: --attribute: no ")
     assert cli("topic", "create", home, "new", "--max-messages", "1").returncode == 0

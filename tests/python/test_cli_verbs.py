@@ -160,22 +160,22 @@ def test_since_and_until_have_their_former_names(filled: Path, tmp_path: Path, c
 
 
 @pytest.mark.slow
-def test_append_takes_a_text_a_file_or_standard_input(home: Path, tmp_path: Path, cli: Cli) -> None:
-    assert cli("append", home, "orders", "--body", "x").returncode == 3
+def test_append_takes_a_text_a_file_or_standard_input(home: Path, tmp_path: Path, cli_process: Cli) -> None:
+    assert cli_process("append", home, "orders", "--body", "x").returncode == 3
     assert not home.exists()
-    (first,) = rows(cli("append", home, "orders", "--body", "größe", "--create", "--format", "jsonl"))
+    (first,) = rows(cli_process("append", home, "orders", "--body", "größe", "--create", "--format", "jsonl"))
     assert (first["topic"], first["queue_offset"], first["durable"]) == ("orders", 0, True)
     (tmp_path / "body").write_bytes(b"\xff\n")
-    assert rows(cli("append", home, "orders", tmp_path / "body"))[0]["queue_offset"] == 1
-    done = cli("append", home, "orders", "-", "--lines", "--key", "k", "--tag", "paid", "--property", "region=eu",
+    assert rows(cli_process("append", home, "orders", tmp_path / "body"))[0]["queue_offset"] == 1
+    done = cli_process("append", home, "orders", "-", "--lines", "--key", "k", "--tag", "paid", "--property", "region=eu",
                input="one\ntwo\r\n")  # fmt: skip
     assert [row["queue_offset"] for row in rows(done)] == [2, 3]
-    assert json.loads(cli("append", home, "orders", "-", "--format", "json", input="a\nb").stdout)[0]["size"] > 0
+    assert json.loads(cli_process("append", home, "orders", "-", "--format", "json", input="a\nb").stdout)[0]["size"] > 0
     with mqstore.open(home) as store:
         found = list(store.read("orders", 0))
     assert [message.body for message in found] == ["größe".encode(), b"\xff\n", b"one", b"two", b"a\nb"]
     assert (found[2].keys, found[2].tags, found[2].properties["region"]) == (("k",), "paid", "eu")
-    table = cli("append", home, "orders", "--body", "x", "--format", "table")
+    table = cli_process("append", home, "orders", "--body", "x", "--format", "table")
     assert "message id" in table.stdout
     assert table.stderr == ""
 
@@ -209,21 +209,21 @@ def test_append_refuses(filled: Path, cli: Cli, arguments: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_export_and_import_take_standard_output_and_input(filled: Path, tmp_path: Path, cli: Cli) -> None:
+def test_export_and_import_take_standard_output_and_input(filled: Path, tmp_path: Path, cli_process: Cli) -> None:
     file, target = tmp_path / "o.jsonl", tmp_path / "target"
     mqstore.export(filled, file)
-    done = cli("export", filled, "-")
+    done = cli_process("export", filled, "-")
     assert done.stdout == file.read_text()
     assert done.stderr == "mqstore: exported 45 messages\n"
-    assert cli("import", target, "-", input=done.stdout).returncode == 2
-    missing = cli("import", target, "-", "--yes", input=done.stdout)
+    assert cli_process("import", target, "-", input=done.stdout).returncode == 2
+    missing = cli_process("import", target, "-", "--yes", input=done.stdout)
     assert (missing.returncode, "it does not exist" in missing.stderr) == (3, True)
-    plan = cli("import", target, "-", "--create", "--dry-run", "--format", "json", input=done.stdout)
+    plan = cli_process("import", target, "-", "--create", "--dry-run", "--format", "json", input=done.stdout)
     assert (json.loads(plan.stdout)["source"], json.loads(plan.stdout)["messages"]) == ("-", 45)
     assert not target.exists()
-    assert cli("import", target, "-", "--create", "--yes", input=done.stdout).returncode == 0
+    assert cli_process("import", target, "-", "--create", "--yes", input=done.stdout).returncode == 0
     assert mqstore.info(target).messages == 45
-    assert cli("export", filled, "-", "--to", "store").returncode == 2
+    assert cli_process("export", filled, "-", "--to", "store").returncode == 2
     pytest.importorskip("pyarrow")
     command = [sys.executable, "-m", "mqstore", "export", filled, "-", "--to", "parquet"]
     assert subprocess.run(command, capture_output=True, timeout=60).stdout[:4] == b"PAR1"

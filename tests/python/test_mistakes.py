@@ -342,7 +342,7 @@ def test_a_mistake_on_the_command_line_is_explained(command: str, store: mqstore
     def named(text: str) -> str:
         return text.replace("STORE", str(home)).replace("PARENT", str(home.parent))
 
-    done = cli(*map(named, command.split()), env={**os.environ, "COLUMNS": "200"})
+    done = cli(*map(named, command.split()), columns=200)
     assert (done.returncode, done.stdout) == (status, "")
     assert "Traceback" not in done.stderr
     assert not INTERNAL.search(done.stderr)

@@ -102,11 +102,11 @@ def dated(command: str, now: datetime) -> str:
     return re.sub(r"\d{4}-\d\d-\d\d", lambda found: days[dates.index(found[0])], command)
 
 
-def printed(cli: Cli, folder: Path, command: str) -> str:
+def printed(cli_process: Cli, folder: Path, command: str) -> str:
     """Runs a command in the folder of the store, with a folder as the bucket, and returns its output and notes."""
     bucket = f"file://{folder}/lake"
     words = [word.replace(BUCKET, bucket) for word in shlex.split(command)[1:]]
-    done = cli(*words, cwd=folder, env={**os.environ, "TZ": "UTC", "PYTHONUTF8": "1"})
+    done = cli_process(*words, cwd=folder, env={**os.environ, "TZ": "UTC", "PYTHONUTF8": "1"})
     assert done.returncode == 0, done.stderr
     lines = [line.rstrip() for line in (done.stdout + done.stderr).replace(bucket, BUCKET).splitlines()]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines).strip("\n")) + "\n"
@@ -134,8 +134,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, now: datetime) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("question", questions(), ids=lambda one: one.title)
-def test_the_command_prints_the_output_of_the_page(question: Question, folder: Path, now: datetime, cli: Cli) -> None:
-    found = normal(printed(cli, folder, dated(question.command, now)))
+def test_the_command_prints_the_output_of_the_page(question: Question, folder: Path, now: datetime, cli_process: Cli) -> None:
+    found = normal(printed(cli_process, folder, dated(question.command, now)))
     assert found == normal(question.output), "python tests/python/test_questions.py"
 
 

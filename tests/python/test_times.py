@@ -222,11 +222,11 @@ def test_texts_of_times_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> 
             milliseconds(text)
 
 
-def test_a_note_names_the_zone_of_a_local_time(cli: Cli, filled: Path) -> None:
-    done = cli("cat", filled, "--since", "2026-01-31", "--until", "1ms", "--limit", 1, env={**os.environ, "TZ": "UTC"})
+def test_a_note_names_the_zone_of_a_local_time(cli_process: Cli, filled: Path) -> None:
+    done = cli_process("cat", filled, "--since", "2026-01-31", "--until", "1ms", "--limit", 1, env={**os.environ, "TZ": "UTC"})
     assert done.returncode == 0
     assert done.stderr == "mqstore: --since 2026-01-31 is local time, in the zone UTC: 2026-01-31T00:00:00+00:00\n"
-    assert cli("lookup", filled, "orders", "all", "--since", "1h").stderr == ""
+    assert cli_process("lookup", filled, "orders", "all", "--since", "1h").stderr == ""
 
 
 @pytest.mark.slow

@@ -161,7 +161,7 @@ REFUSALS = {
     2: "has no group|has no dead letter with the id",
     3: "never writes",
 }
-WIDE = {**os.environ, "COLUMNS": "500"}
+COLUMNS = 500
 
 
 def _check(verb: str, done: subprocess.CompletedProcess[str]) -> None:
@@ -175,7 +175,7 @@ def test_no_verb_that_reads_changes_the_directory(home: Path, tmp_path: Path, cl
     for verb in VERBS:
         out = tmp_path / verb.replace(" ", "_").replace("/", "_")
         out.mkdir()
-        _check(verb, cli(*_words(verb, home, out), env=WIDE))
+        _check(verb, cli(*_words(verb, home, out), columns=COLUMNS))
         assert _state(home) == before, verb
 
 
@@ -195,7 +195,7 @@ def test_they_work_on_a_read_only_mount(home: Path, tmp_path: Path) -> None:
         out.mkdir()
         words = [word.replace(str(home), str(mounted)) for word in _words(verb, home, out)]
         command = [*namespace, "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-m", "mqstore", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=WIDE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": str(COLUMNS)})
         _check(verb, done)
         assert "Read-only" not in done.stderr, (verb, done.stderr)
         assert _state(home) == before, verb

@@ -143,12 +143,12 @@ def test_libraries_read_a_scan_of_a_url(filled: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_reads_a_url(filled: Path, s3: Bucket, cli: Cli) -> None:
+def test_the_command_line_reads_a_url(filled: Path, s3: Bucket, cli_process: Cli) -> None:
     import os
 
     url = s3.upload(filled, "command line")
     environment = {**os.environ, **s3.environment}
-    key_of = json.loads(cli("cat", filled, "--topic", "orders", "--limit", 1, "--format", "jsonl").stdout)
+    key_of = json.loads(cli_process("cat", filled, "--topic", "orders", "--limit", 1, "--format", "jsonl").stdout)
     for verb in (
         ("info", "--format", "json"),
         ("topics", "--format", "json"),
@@ -161,15 +161,15 @@ def test_the_command_line_reads_a_url(filled: Path, s3: Bucket, cli: Cli) -> Non
         ("group", "lag", "--format", "json"),
     ):
         at = 2 if verb[0] == "group" else 1
-        local = cli(*verb[:at], filled, *verb[at:])
-        remote = cli(*verb[:at], url, *verb[at:], env=environment)
+        local = cli_process(*verb[:at], filled, *verb[at:])
+        remote = cli_process(*verb[:at], url, *verb[at:], env=environment)
         assert (remote.returncode, remote.stderr) == (local.returncode, local.stderr), verb
         if verb[0] != "info":
             assert remote.stdout == local.stdout, verb
-    refused = cli("tail", url, "orders", "-f", env=environment)
+    refused = cli_process("tail", url, "orders", "-f", env=environment)
     assert refused.returncode == 3
     assert "can only be read" in refused.stderr
-    refused = cli("repair", url, "--in-place", "--yes", env=environment)
+    refused = cli_process("repair", url, "--in-place", "--yes", env=environment)
     assert refused.returncode == 3
     assert "copy it to a directory first" in refused.stderr
 

@@ -101,7 +101,8 @@ cargo_test() {
     local packages="--workspace --exclude mqstore-python"
     [ -n "$SOAK" ] || packages="$packages --exclude mqstore-bench"
     # shellcheck disable=SC2086
-    cargo test --config "target.'cfg(all())'.runner = '$PWD/tools/timed_test.sh'" $packages --locked --no-fail-fast "$@"
+    RUSTC_WORKSPACE_WRAPPER=$PWD/tools/rustc_for_tests.sh \
+        cargo test --config "target.'cfg(all())'.runner = '$PWD/tools/timed_test.sh'" $packages --locked --no-fail-fast "$@"
 }
 
 part_unit() {

@@ -6,6 +6,8 @@
 
 pub(crate) mod core;
 pub(crate) mod session;
+#[cfg(test)]
+mod simulated;
 pub(crate) mod verbs;
 pub(crate) mod waits;
 
@@ -17,6 +19,7 @@ use mqstore::io::sync::{Arc, JoinHandle, Mutex, spawn};
 
 use self::core::Core;
 use crate::steps;
+use crate::wire::greeting::Hello;
 use session::Session;
 
 /// Maximum number of clients whose last connection is remembered.
@@ -54,9 +57,31 @@ impl Service {
         &self.core
     }
 
+    /// Begins the session of a connection whose client has said hello, once no request of its earlier connections runs.
+    /// `None` if a later connection has come before it: then this one takes no requests.
+    pub(crate) async fn enter(&self, hello: &Hello) -> Option<Arc<Session>> {
+        let session = Session::new(&self.core, hello.client, hello.pid, hello.library.clone());
+        if !self.add(&session, hello.connection) {
+            return None;
+        }
+        session.wait_for_earlier().await;
+        Some(session)
+    }
+
+    /// Ends the session of a connection that is gone.
+    pub(crate) async fn leave(self: Arc<Self>, session: Arc<Session>) {
+        session.end_waits();
+        // A later connection of the client must find it until then.
+        if steps::does("service.keep_until_idle") {
+            session.wait_until_idle().await;
+        }
+        // An error is a panic, which was reported.
+        let _ = tokio::task::spawn_blocking(move || self.remove(&session)).await;
+    }
+
     /// Adds the session of a client's connection with this number. An earlier connection of the client takes no more
     /// requests. Returns false if a later one has come before it: then this one takes none.
-    pub(crate) fn add(&self, session: &Arc<Session>, connection: u64) -> bool {
+    fn add(&self, session: &Arc<Session>, connection: u64) -> bool {
         {
             let mut last = self.last_connections.lock();
             if last.len() >= MOST_KNOWN_CLIENTS {
@@ -78,7 +103,7 @@ impl Service {
     }
 
     /// Removes a session whose connection is gone. Its consumers leave, and its transactions are pending.
-    pub(crate) fn remove(&self, session: &Arc<Session>) {
+    fn remove(&self, session: &Arc<Session>) {
         let mut sessions = self.sessions.lock();
         if sessions.get(&session.client).is_some_and(|known| Arc::ptr_eq(known, session)) {
             sessions.remove(&session.client);

@@ -554,26 +554,8 @@ impl Session {
             let (session, queue, frame) = (Arc::clone(self), Arc::clone(queue), Arc::clone(frame));
             let wait = if limits.are_reached() { std::time::Duration::ZERO } else { super::waits::LOOK };
             let put = blocking(move || {
-                let Request::Queue(
-                    _,
-                    QueueVerb::Put { messages, delay_ms, deliver_at_ms, durable, new_only, .. },
-                ) = decoded(&frame)?
-                else {
-                    return Err(damaged());
-                };
-                let store = &session.core.store;
-                let before = if again { verbs::put_before(store, &queue, &messages)? } else { Vec::new() };
-                let rest = messages.get(before.len()..).unwrap_or_default();
-                let work = verbs::work(rest, (delay_ms, deliver_at_ms), durable);
-                let appended = match work.as_slice() {
-                    [] => Some(Vec::new()),
-                    [one] if new_only => queue.put_new_once(one, wait)?,
-                    all => queue.put_once(all, wait)?,
-                };
-                Ok(appended.map(|appended| {
-                    let new = appended.iter().map(Position::of);
-                    Response::Appended(before.into_iter().chain(new).collect())
-                }))
+                let Request::Queue(_, verb) = decoded(&frame)? else { return Err(damaged()) };
+                verbs::put(&session.core.store, &queue, &verb, wait, again)
             });
             if let Some(response) = put.await? {
                 return Ok(response);

@@ -118,15 +118,12 @@ fn append(store: &Store, batch: &Batch<'_>, again: bool) -> Result<Vec<Position>
         [one] if !batch.many => vec![store.append(one)?],
         all => store.append_many(all)?,
     };
-    if batch.durable && found.iter().any(|one| !one.durable) {
-        store.flush()?;
-    }
-    let durable = |one: Appended| Appended { durable: one.durable || batch.durable, ..one };
-    Ok(found.into_iter().map(durable).chain(appended).map(|one| Position::of(&one)).collect())
+    Ok(found.into_iter().chain(appended).map(|one| Position::of(&one)).collect())
 }
 
 /// Returns the positions of those of `messages` that were appended before. They are a prefix: messages of one request
-/// are appended in order.
+/// are appended in order. They are as durable as the request wants them: an owner that opens the store syncs what it finds,
+/// and one that had the request has ended it before.
 fn earlier(store: &Store, topic: &str, messages: &[Message<'_>]) -> Result<Vec<Appended>, Error> {
     let mut found = Vec::new();
     if !steps::does("verbs.look_for_earlier") {
@@ -154,19 +151,22 @@ fn earlier(store: &Store, topic: &str, messages: &[Message<'_>]) -> Result<Vec<A
     Ok(found)
 }
 
+/// Returns the position of one message that was appended before.
+fn earlier_of(store: &Store, topic: &str, message: &Message<'_>) -> Result<Option<Position>, Error> {
+    Ok(earlier(store, topic, std::slice::from_ref(message))?.first().map(Position::of))
+}
+
 fn only<'a, 'b>(batch: &'b Batch<'a>) -> Result<&'b Message<'a>, Error> {
     batch.messages.first().ok_or_else(|| invalid("the request has no message"))
 }
 
 fn to_light_queues(store: &Store, batch: &Batch<'_>, names: &[&str], again: bool) -> Result<Response, Error> {
     let message = only(batch)?;
-    let before = if again { appended_with_key(store, batch.topic, message.unique_key)? } else { None };
-    let appended = if let Some(before) = before {
-        before
-    } else {
-        let message = message.new_message(batch.topic, batch.queue_id, batch.durable);
-        store.append_to_light_queues(&message, names)?
-    };
+    if again && let Some(before) = earlier_of(store, batch.topic, message)? {
+        return Ok(Response::Appended(vec![before]));
+    }
+    let message = message.new_message(batch.topic, batch.queue_id, batch.durable);
+    let appended = store.append_to_light_queues(&message, names)?;
     Ok(Response::Appended(vec![Position::of(&appended)]))
 }
 
@@ -180,9 +180,9 @@ fn later(store: &Store, batch: &Batch<'_>, due: DueTime, again: bool) -> Result<
     };
     if again {
         for topic in [waits_in, batch.topic] {
-            if let Some(before) = appended_with_key(store, topic, message.unique_key)? {
+            if let Some(before) = earlier_of(store, topic, message)? {
                 let waits = (topic == waits_in).then(|| topic.to_owned());
-                return Ok(Response::Accepted(Some((Position::of(&before), waits))));
+                return Ok(Response::Accepted(Some((before, waits))));
             }
         }
     }
@@ -372,14 +372,27 @@ fn lease(queue: &WorkQueue, name: &LeaseName) -> Result<mqstore::delivery::Lease
     queue.lease_of(&name.topic, name.queue_id, name.queue_offset, name.attempt)
 }
 
-/// Those of `messages` that were put before, for a put that is sent again.
-pub(crate) fn put_before(
+/// Puts the messages of a request, without those that an earlier try put if it is sent again. `None` if there is no space
+/// for them after `wait`.
+pub(crate) fn put(
     store: &Store,
     queue: &WorkQueue,
-    messages: &[Message<'_>],
-) -> Result<Vec<Position>, Error> {
-    let found = earlier(store, queue.topic(), messages)?;
-    Ok(found.iter().map(Position::of).collect())
+    verb: &QueueVerb<'_>,
+    wait: Duration,
+    again: bool,
+) -> Result<Option<Response>, Error> {
+    let QueueVerb::Put { messages, delay_ms, deliver_at_ms, durable, new_only, .. } = verb else {
+        return Err(invalid("the request is no put"));
+    };
+    let before = if again { earlier(store, queue.topic(), messages)? } else { Vec::new() };
+    let rest = messages.get(before.len()..).unwrap_or_default();
+    let work = work(rest, (*delay_ms, *deliver_at_ms), *durable);
+    let appended = match work.as_slice() {
+        [] => Some(Vec::new()),
+        [one] if *new_only => queue.put_new_once(one, wait)?,
+        all => queue.put_once(all, wait)?,
+    };
+    Ok(appended.map(|new| Response::Appended(before.iter().chain(&new).map(Position::of).collect())))
 }
 
 /// Runs a verb on a work queue; `Put`, `Get` and `Join` wait, and are in `session`.
@@ -458,7 +471,7 @@ pub(crate) fn on_transaction(
 ) -> Result<Response, Error> {
     match verb {
         TransactionVerb::Append { topic, queue_id, message } => {
-            if again && appended_with_key(store, HALF_TOPIC, message.unique_key)?.is_some() {
+            if again && earlier_of(store, HALF_TOPIC, message)?.is_some() {
                 return Ok(Response::Done);
             }
             let half = NewHalfMessage {

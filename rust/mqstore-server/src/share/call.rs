@@ -17,7 +17,7 @@ use crate::service::verbs;
 use crate::steps;
 use crate::wire::frame::AGAIN;
 use crate::wire::request::{ConsumerVerb, QueueVerb, Request, TransactionVerb, WaitMs};
-use crate::wire::response::{Position, Response};
+use crate::wire::response::Response;
 
 /// Slice of a wait for a verb that should not take long.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
@@ -210,24 +210,7 @@ impl Call {
                     let is_done = queue.join_once(wait)?;
                     Ok((is_done || is_over).then_some(Response::Flag(is_done)))
                 }
-                (
-                    QueueVerb::Put { messages, delay_ms, deliver_at_ms, durable, new_only, .. },
-                    Some((wait, _)),
-                ) => {
-                    let before = if again { verbs::put_before(store, queue, messages)? } else { Vec::new() };
-                    let rest = messages.get(before.len()..).unwrap_or_default();
-                    let work = verbs::work(rest, (*delay_ms, *deliver_at_ms), *durable);
-                    let appended = match work.as_slice() {
-                        [] => Some(Vec::new()),
-                        [one] if *new_only => queue.put_new_once(one, wait)?,
-                        all => queue.put_once(all, wait)?,
-                    };
-                    let all = |new: Vec<_>| {
-                        let new = new.iter().map(Position::of);
-                        Response::Appended(before.into_iter().chain(new).collect())
-                    };
-                    Ok(appended.map(all))
-                }
+                (QueueVerb::Put { .. }, Some((wait, _))) => verbs::put(store, queue, verb, wait, again),
                 _ => verbs::on_queue(queue, verb, again).map(Some),
             },
             (Local::Consumer(consumer), Request::Consumer(_, ConsumerVerb::Poll { most, .. })) => {

@@ -19,7 +19,6 @@ use super::address::PublishedSocket;
 use super::open_sockets;
 use crate::service::Service;
 use crate::service::session::Session;
-use crate::steps;
 use crate::wire::failure::Failure;
 use crate::wire::frame::{Frame, FrameReader, push_frames};
 use crate::wire::greeting::{Hello, Welcome, decode, encode};
@@ -128,21 +127,12 @@ async fn serve(stream: UnixStream, service: Arc<Service>, welcome: Arc<Welcome>)
     let (mut reader, mut buffer) = (FrameReader::default(), vec![0; READ_BYTES]);
     let greeted = tokio::time::timeout(GREETING, greet(&stream, &mut reader, &mut buffer, &welcome)).await;
     let Ok(Some(hello)) = greeted else { return };
-    let session = Session::new(service.core(), hello.client, hello.pid, hello.library.clone());
-    if !service.add(&session, hello.connection) {
-        return;
-    }
-    session.wait_for_earlier().await;
+    let Some(session) = service.enter(&hello).await else { return };
     let mut connection =
         Connection { stream, reader, buffer, out: Vec::new(), sent: 0, requests: 0, bytes: 0 };
     connection.run(&session).await;
     drop(connection);
-    session.end_waits();
-    // A later connection of the client must find it until then.
-    if steps::does("listener.keep_until_idle") {
-        session.wait_until_idle().await;
-    }
-    let _ = tokio::task::spawn_blocking(move || service.remove(&session)).await;
+    service.leave(session).await;
 }
 
 /// Reads the greeting of the client, and answers it. `None` if the connection must end.

@@ -1,6 +1,6 @@
 //! The owner behind the simulated disk. A client runs a script of requests, and the disk is kept before each call of the
-//! store. From each of these disks a next owner starts, as after a kill, and the client goes on there: it sends again
-//! what has no answer, then the rest. In the end, every message must be stored once and in order, and finished once.
+//! store. From each of these disks a next owner starts, as after a kill, and the client continues there: it sends
+//! again what has no answer, then the rest. In the end, every message must be stored once and in order, and finished once.
 //!
 //! ```text
 //! requests   |--- 1 ---|  |--- 2 ---|  |--- 3 ---|
@@ -29,7 +29,7 @@ use crate::wire::request::{
 };
 use crate::wire::response::{Answer, Response};
 
-/// Calls of which the disk is kept at most.
+/// Maximum number of calls before which the disk is kept.
 const MOST_CALLS: u64 = 20_000;
 const LEASE: Duration = Duration::from_secs(60);
 const QUEUE: u64 = 1;
@@ -378,7 +378,7 @@ fn all(numbers: impl Fn(Step) -> Option<(u32, u32)>) -> Vec<String> {
     ranges.flat_map(|(from, count)| (from..from + count).map(body)).collect()
 }
 
-/// Compares what an owner has in the end with the script, and what the client knows.
+/// Compares the messages of an owner in the end with the script, and with the knowledge of the client.
 async fn check(owner: &Owner, mut connection: Connection, client: &Client) -> Result<(), String> {
     let same = |what: &str, found: Vec<String>, wanted: Vec<String>| {
         if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, not {wanted:?}")) }
@@ -423,7 +423,7 @@ fn check_durable(owner: &Owner, step: Step, clock: &Arc<ManualClock>) -> Result<
     let found = owner.bodies(topic)?;
     let missing = (from..from + count).map(body).find(|body| !found.contains(body));
     owner.close()?;
-    missing.map_or(Ok(()), |body| Err(format!("{topic}: {body} was to be durable, and is lost")))
+    missing.map_or(Ok(()), |body| Err(format!("{topic}: {body} of a durable request is lost")))
 }
 
 /// Lets the client do its remaining steps at an owner on this disk, and checks the end. Returns the steps, and the disks
@@ -498,7 +498,7 @@ async fn takeovers(every: usize) -> Result<u64, String> {
     Ok(count)
 }
 
-/// The steps that the takeovers need, each of which the test notices when it is left out.
+/// Steps of owner and client. The test notices if one of them is left out.
 const STEPS: [&str; 5] = [
     "call.mark_again",
     "service.refuse_late_connections",

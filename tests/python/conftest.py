@@ -68,6 +68,23 @@ def s3() -> Iterator[Bucket]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def versity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    """A bucket of versitygw."""
+    from remote_stores import needs_versitygw, versitygw_bucket
+
+    needs_versitygw()
+    with versitygw_bucket(tmp_path_factory.mktemp("versitygw") / "objects") as made:
+        yield made
+
+
+@pytest.fixture(params=["moto", "versitygw"])
+def server(request: pytest.FixtureRequest) -> Bucket:
+    """Each of two servers with the interface of S3."""
+    found: Bucket = request.getfixturevalue("s3" if request.param == "moto" else "versity")
+    return found
+
+
 @pytest.fixture
 def empty_url() -> str:
     """A URL without objects in the memory of `fsspec`."""

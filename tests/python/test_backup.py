@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import mqstore
 from conftest import SMALL, Cli, python, until
 from mqstore import testing
-from remote_stores import BUCKET
+from remote_stores import BUCKET, Bucket, needs_versitygw, versitygw_bucket
 
 OPTIONS = replace(SMALL, segment_size=16 << 10)
 
@@ -314,8 +314,8 @@ def test_the_retention_waits_for_the_backup(home: Path, tmp_path: Path) -> None:
             running.close()
 
 
-def test_a_url_is_a_target(home: Path, tmp_path: Path, s3: Any) -> None:
-    backup = mqstore.Backup(f"s3://{BUCKET}/backups/one", target_options=s3.options)
+def test_a_url_is_a_target(home: Path, tmp_path: Path, server: Bucket) -> None:
+    backup = mqstore.Backup(f"s3://{BUCKET}/backups/one", target_options=server.options)
     with mqstore.open(home, "create", options=OPTIONS) as store:
         fill(store, 100)
         assert backup.run(store).is_new
@@ -329,6 +329,43 @@ def test_a_url_is_a_target(home: Path, tmp_path: Path, s3: Any) -> None:
     assert backup.clean(keep=0, older_than=0).objects
     assert backup.verify().ok
     assert len(backup.states()) == 1
+
+
+def test_rights_that_end_lose_nothing(home: Path, tmp_path: Path) -> None:
+    needs_versitygw()
+    url = f"s3://{BUCKET}/backup"
+    with versitygw_bucket(tmp_path / "objects") as server, server.client() as client:
+
+        def grant(*actions: str) -> None:
+            rules = [
+                {"Effect": "Allow", "Principal": "*", "Action": action, "Resource": f"arn:aws:s3:::{BUCKET}{below}"}
+                for action in actions
+                for below in ([""] if action == "s3:ListBucket" else ["/*"])
+            ]
+            policy = json.dumps({"Version": "2012-10-17", "Statement": rules})
+            client.put_bucket_policy(Bucket=BUCKET, Policy=policy)
+
+        anonymous = {name: server.options[name] for name in ("endpoint", "region", "client_options")}
+        grant("s3:ListBucket", "s3:GetObject", "s3:PutObject")
+        with mqstore.open(home, "create", options=OPTIONS) as store:
+            fill(store, 20)
+            options = {**anonymous, "skip_signature": True}
+            running = mqstore.backup(store, url, interval=0.1, target_options=options)
+            until(lambda: running.status().rounds > 0 and running.status().lag_bytes == 0)
+            grant("s3:GetObject")
+            fill(store, 20)
+            until(lambda: running.status().failures > 1)
+            status = running.status()
+            assert status.running
+            assert status.lag_bytes > 0
+            assert status.error is not None
+            assert "permission" in status.error
+            grant("s3:ListBucket", "s3:GetObject", "s3:PutObject")
+            until(lambda: running.status().lag_bytes == 0)
+            running.close()
+        back = mqstore.Backup(url, target_options=server.options)
+        assert back.restore(tmp_path / "back").ok
+    assert log_of(tmp_path / "back") == log_of(home)
 
 
 def test_a_killed_writer(tmp_path: Path) -> None:

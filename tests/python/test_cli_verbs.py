@@ -167,10 +167,11 @@ def test_append_takes_a_text_a_file_or_standard_input(home: Path, tmp_path: Path
     assert (first["topic"], first["queue_offset"], first["durable"]) == ("orders", 0, True)
     (tmp_path / "body").write_bytes(b"\xff\n")
     assert rows(cli_process("append", home, "orders", tmp_path / "body"))[0]["queue_offset"] == 1
-    done = cli_process("append", home, "orders", "-", "--lines", "--key", "k", "--tag", "paid", "--property", "region=eu",
-               input="one\ntwo\r\n")  # fmt: skip
+    labels = ["--key", "k", "--tag", "paid", "--property", "region=eu"]
+    done = cli_process("append", home, "orders", "-", "--lines", *labels, input="one\ntwo\r\n")
     assert [row["queue_offset"] for row in rows(done)] == [2, 3]
-    assert json.loads(cli_process("append", home, "orders", "-", "--format", "json", input="a\nb").stdout)[0]["size"] > 0
+    whole = cli_process("append", home, "orders", "-", "--format", "json", input="a\nb").stdout
+    assert json.loads(whole)[0]["size"] > 0
     with mqstore.open(home) as store:
         found = list(store.read("orders", 0))
     assert [message.body for message in found] == ["größe".encode(), b"\xff\n", b"one", b"two", b"a\nb"]

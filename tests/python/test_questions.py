@@ -134,7 +134,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, now: datetime) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("question", questions(), ids=lambda one: one.title)
-def test_the_command_prints_the_output_of_the_page(question: Question, folder: Path, now: datetime, cli_process: Cli) -> None:
+def test_the_command_prints_the_output_of_the_page(
+    question: Question, folder: Path, now: datetime, cli_process: Cli
+) -> None:
     found = normal(printed(cli_process, folder, dated(question.command, now)))
     assert found == normal(question.output), "python tests/python/test_questions.py"
 

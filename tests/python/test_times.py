@@ -223,7 +223,9 @@ def test_texts_of_times_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_note_names_the_zone_of_a_local_time(cli_process: Cli, filled: Path) -> None:
-    done = cli_process("cat", filled, "--since", "2026-01-31", "--until", "1ms", "--limit", 1, env={**os.environ, "TZ": "UTC"})
+    done = cli_process(
+        "cat", filled, "--since", "2026-01-31", "--until", "1ms", "--limit", 1, env={**os.environ, "TZ": "UTC"}
+    )
     assert done.returncode == 0
     assert done.stderr == "mqstore: --since 2026-01-31 is local time, in the zone UTC: 2026-01-31T00:00:00+00:00\n"
     assert cli_process("lookup", filled, "orders", "all", "--since", "1h").stderr == ""

@@ -195,7 +195,9 @@ def test_they_work_on_a_read_only_mount(home: Path, tmp_path: Path) -> None:
         out.mkdir()
         words = [word.replace(str(home), str(mounted)) for word in _words(verb, home, out)]
         command = [*namespace, "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-m", "mqstore", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": str(COLUMNS)})
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": str(COLUMNS)}
+        )
         _check(verb, done)
         assert "Read-only" not in done.stderr, (verb, done.stderr)
         assert _state(home) == before, verb

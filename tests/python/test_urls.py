@@ -27,28 +27,12 @@ from remote_stores import (
     answers,
     failing,
     in_memory,
-    needs_versitygw,
-    versitygw_bucket,
 )
 
 pytest.importorskip("obstore")
 pytest.importorskip("fsspec")
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def versity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    needs_versitygw()
-    with versitygw_bucket(tmp_path_factory.mktemp("versitygw") / "objects") as made:
-        yield made
-
-
-@pytest.fixture(params=["moto", "versitygw"])
-def server(request: pytest.FixtureRequest) -> Bucket:
-    """Each of two servers with the interface of S3."""
-    found: Bucket = request.getfixturevalue("s3" if request.param == "moto" else "versity")
-    return found
 
 
 def _deleted_and_delayed(home: Path) -> None:

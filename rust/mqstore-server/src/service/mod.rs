@@ -7,7 +7,7 @@
 pub(crate) mod core;
 pub(crate) mod session;
 #[cfg(test)]
-mod simulated;
+mod takeover_tests;
 pub(crate) mod verbs;
 pub(crate) mod waits;
 

@@ -10,7 +10,7 @@ mod handle;
 mod keyed;
 mod lease;
 #[cfg(test)]
-mod model;
+mod model_tests;
 mod queue;
 mod responses;
 #[cfg(test)]

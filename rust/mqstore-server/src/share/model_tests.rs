@@ -19,7 +19,7 @@ const THREADS: usize = 3;
 /// Steps that keep a message from being stored twice; few runs show that one of them is missing.
 const STEPS: [&str; 2] = ["call.mark_again", "verbs.look_for_earlier"];
 
-/// One more, which needs many runs. The others are those of `service::simulated`.
+/// One more, which needs many runs. The others are those of `service::takeover_tests`.
 const RARE_STEPS: [&str; 1] = ["service.keep_until_idle"];
 
 /// A small generator: the same seed gives the same choices.
@@ -211,7 +211,7 @@ fn runs_the_model() {
 /// Runs the model in another process with a step left out; returns whether it holds, and what it printed.
 fn model_holds(step: &str, seeds: u64) -> (bool, String) {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "share::model::runs_the_model", "--nocapture"])
+        .args(["--exact", "share::model_tests::runs_the_model", "--nocapture"])
         .env(SEEDS, seeds.to_string())
         .env(steps::LEFT_OUT, step)
         .output()

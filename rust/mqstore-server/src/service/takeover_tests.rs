@@ -530,7 +530,7 @@ fn a_request_is_done_once_wherever_the_owner_dies() {
     assert!(count > 100);
     for step in STEPS {
         let holds = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "service::simulated::runs_the_takeovers"])
+            .args(["--exact", "service::takeover_tests::runs_the_takeovers"])
             .env(ALONE, "1")
             .env(steps::LEFT_OUT, step)
             .output()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -48,14 +49,14 @@ def _ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """Fails a test that leaves its handler of Ctrl-C or its level of the root logger to the tests after it."""
+    """Fails a test that leaves its handler of Ctrl-C or its level of a logger to the tests after it."""
     before = _of_the_process()
     yield
     assert _of_the_process() == before
 
 
-def _of_the_process() -> tuple[object, int]:
-    return signal.getsignal(signal.SIGINT), logging.getLogger().level
+def _of_the_process() -> tuple[object, int, int]:
+    return signal.getsignal(signal.SIGINT), logging.getLogger().level, logging.getLogger("mqstore").level
 
 
 @pytest.fixture(scope="module")
@@ -208,8 +209,7 @@ def _run_here(*arguments: object, columns: int = 80) -> subprocess.CompletedProc
         tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as out,
         tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as err,
     ):
-        # Each process has its own filters and its own way to show a warning.
-        with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings(), _columns(columns):
+        with redirect_stdout(out), redirect_stderr(err), _as_in_a_process(columns):
             status = run_command(words)
         texts = []
         for file in (out, err):
@@ -219,10 +219,13 @@ def _run_here(*arguments: object, columns: int = 80) -> subprocess.CompletedProc
 
 
 @contextmanager
-def _columns(columns: int) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", str(columns))
+def _as_in_a_process(columns: int) -> Iterator[None]:
+    """Takes back what the command line sets for its process: filters of warnings, variables, a level of the logger."""
+    logger = logging.getLogger("mqstore")
+    level = logger.level
+    with warnings.catch_warnings(), patch.dict(os.environ, COLUMNS=str(columns)):
         yield
+    logger.setLevel(level)
 
 
 def python(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -266,6 +266,11 @@ impl Connection {
         let step = SCRIPT[client.next];
         let again = std::mem::replace(&mut client.was_sent, true);
         let response = self.request(step, client, again).await?;
+        if let (true, Some(Response::Appended(positions))) = (durable_part(step).is_some(), &response)
+            && !positions.iter().all(|one| one.clone().appended(None).durable)
+        {
+            return Err(format!("the answer to a durable request says that it is not: {positions:?}"));
+        }
         match (step, response) {
             (Step::Get, Some(Response::Leased(found))) => {
                 for delivery in found {
@@ -408,16 +413,21 @@ async fn check(owner: &Owner, mut connection: Connection, client: &Client) -> Re
     }
 }
 
+/// For a durable request: the topic of its messages, and their numbers.
+fn durable_part(step: Step) -> Option<(&'static str, u32, u32)> {
+    match step {
+        Step::Append { from, count, durable: true } => Some(("log", from, count)),
+        Step::ToLightQueue { number, durable: true } => Some(("log", number, 1)),
+        Step::Put { from, count, durable: true } => Some(("jobs", from, count)),
+        Step::Later { number, durable: true } => Some((TIMER_TOPIC, number, 1)),
+        Step::Commit { durable: true } => Some(("orders", 210, 1)),
+        _ => None,
+    }
+}
+
 /// Checks that the messages of a durable request are on the disk after its answer, whatever a loss of power takes.
 fn check_durable(owner: &Owner, step: Step, clock: &Arc<ManualClock>) -> Result<(), String> {
-    let (topic, from, count) = match step {
-        Step::Append { from, count, durable: true } => ("log", from, count),
-        Step::ToLightQueue { number, durable: true } => ("log", number, 1),
-        Step::Put { from, count, durable: true } => ("jobs", from, count),
-        Step::Later { number, durable: true } => (TIMER_TOPIC, number, 1),
-        Step::Commit { durable: true } => ("orders", 210, 1),
-        _ => return Ok(()),
-    };
+    let Some((topic, from, count)) = durable_part(step) else { return Ok(()) };
     let lost = owner.vfs.crash_with(&mut |_| false).map_err(text)?;
     let owner = Owner::open(lost, clock)?;
     let found = owner.bodies(topic)?;

@@ -272,8 +272,8 @@ pub(super) fn job(inner: &Arc<Inner>, request: &Request<'_>, watch: JobWatch<'_>
         if let Some(response) = call.wait(SLICE)? {
             return Ok(response);
         }
-        // An error of the question comes again with the next wait.
-        let at = call.progress().unwrap_or_default();
+        // An error of the question comes again with the next wait. Before its first byte, a job may not know its total.
+        let at = call.progress().unwrap_or_default().filter(|(done_bytes, _)| *done_bytes > 0);
         let looked = call.program().interrupted().and_then(|()| {
             at.map_or(Ok(()), |(done_bytes, total_bytes)| watch(Progress { done_bytes, total_bytes }))
         });

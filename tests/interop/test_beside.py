@@ -37,17 +37,22 @@ QUEUES = [(name, queue_id) for name, queues in TOPICS.items() for queue_id in ra
 
 
 class Appending(threading.Thread):
-    """Puts messages one by one, each acknowledged before the next. Only this thread uses the session meanwhile."""
+    """Puts messages one by one, each acknowledged before the next. Only this thread uses the session meanwhile. Before
+    each thousand, it waits for the end of a round of the reader."""
 
     def __init__(self, java: JavaStore, specs: list[Spec]) -> None:
         super().__init__()
         self.java = java
         self.specs = specs
         self.puts: list[JavaPut] = []
+        self.read = threading.Event()
 
     def run(self) -> None:
-        for put in self.java.put_streaming(self.specs):
-            self.puts.append(put)
+        for start in range(0, len(self.specs), 1000):
+            self.read.wait(60)
+            self.read.clear()
+            for put in self.java.put_streaming(self.specs[start : start + 1000]):
+                self.puts.append(put)
 
 
 class Follower:
@@ -110,6 +115,7 @@ def test_a_reader_follows_rocketmq(version: str, tmp_path: Path, tally: Tally) -
                 with mqstore.open(path) as fresh:
                     anew.round(fresh)
                     anew.look_up(fresh)
+                appending.read.set()
             appending.join()
             java.await_dispatch()
             assert all(put.status == "PUT_OK" for put in appending.puts)

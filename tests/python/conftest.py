@@ -223,9 +223,11 @@ def _as_in_a_process(columns: int) -> Iterator[None]:
     """Takes back what the command line sets for its process: filters of warnings, variables, a level of the logger."""
     logger = logging.getLogger("mqstore")
     level = logger.level
-    with warnings.catch_warnings(), patch.dict(os.environ, COLUMNS=str(columns)):
-        yield
-    logger.setLevel(level)
+    try:
+        with warnings.catch_warnings(), patch.dict(os.environ, COLUMNS=str(columns)):
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def python(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -6,6 +6,7 @@ program, which checks signatures.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -75,6 +76,30 @@ class Bucket:
 
         keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY, "region_name": "us-east-1"}
         return closing(boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self._port}", **keys))
+
+    @property
+    def anonymous(self) -> dict[str, Any]:
+        """Options for requests without a signature, which may do what `allow` allows; only for versitygw."""
+        return {
+            "skip_signature": True,
+            **{name: self.options[name] for name in ("endpoint", "region", "client_options")},
+        }
+
+    def allow(self, *actions: str, below: str = "") -> None:
+        """Lets everyone do these actions, and nothing else, on the bucket and on the objects below a prefix."""
+        of_bucket = f"arn:aws:s3:::{BUCKET}"
+        rules = [
+            {
+                "Effect": "Allow",
+                "Principal": "*",
+                "Action": action,
+                "Resource": of_bucket if action == "s3:ListBucket" else f"{of_bucket}/{below}*",
+            }
+            for action in actions
+        ]
+        with self.client() as client:
+            policy = json.dumps({"Version": "2012-10-17", "Statement": rules})
+            client.put_bucket_policy(Bucket=BUCKET, Policy=policy)
 
     def reset(self) -> None:
         """Removes all objects; only for moto's server."""

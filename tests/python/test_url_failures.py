@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import warnings
@@ -254,24 +253,14 @@ def test_wrong_keys_are_denied(stored: Path, tmp_path: Path) -> None:
         assert mqstore.verify(url, storage_options=server.options).ok
 
 
-def allowed(*actions: str) -> str:
-    """A policy that allows these actions on the objects below `allowed`, and on the bucket."""
-    resources = {"s3:ListBucket": f"arn:aws:s3:::{BUCKET}", "s3:GetObject": f"arn:aws:s3:::{BUCKET}/allowed/*"}
-    rules = [
-        {"Effect": "Allow", "Principal": "*", "Action": action, "Resource": resources[action]} for action in actions
-    ]
-    return json.dumps({"Version": "2012-10-17", "Statement": rules})
-
-
 def test_the_permissions_of_the_documentation(filled: Path, tmp_path: Path) -> None:
     """`docs/bucket.md`: every verb that reads needs s3:ListBucket and s3:GetObject, and nothing else."""
     needs_versitygw()
     verbs: tuple[Callable[..., object], ...] = (mqstore.open, mqstore.info, mqstore.verify)
-    with versitygw_bucket(tmp_path / "objects") as server, server.client() as client:
+    with versitygw_bucket(tmp_path / "objects") as server:
         allowed_url, other_url = server.upload(filled, "allowed/store"), server.upload(filled, "other/store")
-        names = ("endpoint", "region", "client_options")
-        options = {"storage_options": {"skip_signature": True, **{name: server.options[name] for name in names}}}
-        client.put_bucket_policy(Bucket=BUCKET, Policy=allowed("s3:ListBucket", "s3:GetObject"))
+        options = {"storage_options": server.anonymous}
+        server.allow("s3:ListBucket", "s3:GetObject", below="allowed/")
         assert answers(allowed_url, **options) == answers(filled)
         pattern = f"s3://{BUCKET}/allowed/*"
         assert mqstore.scan(pattern, columns=["body"], **options).to_arrow().num_rows == 45
@@ -279,7 +268,7 @@ def test_the_permissions_of_the_documentation(filled: Path, tmp_path: Path) -> N
         refused = [(other_url, ("s3:ListBucket", "s3:GetObject"))]
         refused += [(allowed_url, (action,)) for action in ("s3:ListBucket", "s3:GetObject")]
         for url, actions in refused:
-            client.put_bucket_policy(Bucket=BUCKET, Policy=allowed(*actions))
+            server.allow(*actions, below="allowed/")
             for verb in verbs:
                 with pytest.raises(mqstore.StorePermissionError, match="permissions to list and read"):
                     verb(url, **options)

@@ -27,7 +27,7 @@ use crate::wire::greeting::Hello;
 use crate::wire::request::{
     Batch, DueTime, LeaseName, Message, QueueOptions, QueueVerb, Request, TransactionVerb,
 };
-use crate::wire::response::{Answer, Response};
+use crate::wire::response::{Answer, Delivery, Response};
 
 /// Maximum number of calls before which the disk is kept.
 const MOST_CALLS: u64 = 20_000;
@@ -201,6 +201,19 @@ async fn answer(session: &Arc<Session>, number: u64, flags: u16, payload: Vec<u8
     }
 }
 
+/// Returns the lease of a delivery, and the body of its message.
+fn leased(delivery: Delivery) -> Result<(LeaseName, String), String> {
+    let record = delivery.record.stored().ok_or("a delivery is no record")?;
+    let view = record.view().map_err(text)?;
+    let name = LeaseName {
+        topic: view.topic.to_owned(),
+        queue_id: view.queue_id,
+        queue_offset: record.queue_offset,
+        attempt: delivery.attempt,
+    };
+    Ok((name, String::from_utf8_lossy(view.body).into_owned()))
+}
+
 /// A connection: the session of the client, and the numbers of its requests.
 struct Connection {
     service: Arc<Service>,
@@ -266,24 +279,14 @@ impl Connection {
         let step = SCRIPT[client.next];
         let again = std::mem::replace(&mut client.was_sent, true);
         let response = self.request(step, client, again).await?;
-        if let (true, Some(Response::Appended(positions))) = (durable_part(step).is_some(), &response)
+        if let (true, Some(Response::Appended(positions))) = (step.makes_durable().is_some(), &response)
             && !positions.iter().all(|one| one.clone().appended(None).durable)
         {
             return Err(format!("the answer to a durable request says that it is not: {positions:?}"));
         }
         match (step, response) {
             (Step::Get, Some(Response::Leased(found))) => {
-                for delivery in found {
-                    let record = delivery.record.stored().ok_or("a delivery is no record")?;
-                    let view = record.view().map_err(text)?;
-                    let name = LeaseName {
-                        topic: view.topic.to_owned(),
-                        queue_id: view.queue_id,
-                        queue_offset: record.queue_offset,
-                        attempt: delivery.attempt,
-                    };
-                    client.lease = Some((name, String::from_utf8_lossy(view.body).into_owned()));
-                }
+                client.lease = found.into_iter().next().map(leased).transpose()?;
             }
             (Step::Ack, Some(_)) => client.acked.extend(client.lease.take().map(|(_, body)| body)),
             (Step::Begin(id), _) => client.transaction = Some((id, false)),
@@ -364,8 +367,7 @@ impl Connection {
                 return Ok(found);
             }
             for delivery in some {
-                let record = delivery.record.stored().ok_or("a delivery is no record")?;
-                let body = String::from_utf8_lossy(record.view().map_err(text)?.body).into_owned();
+                let (_, body) = leased(delivery)?;
                 if !found.insert(body.clone()) {
                     return Err(format!("{body} is delivered twice"));
                 }
@@ -377,10 +379,36 @@ impl Connection {
 const NOW_MS: i64 = 1_700_000_000_000;
 const DUE_MS: i64 = NOW_MS + 3_600_000;
 
-/// The numbers of the messages that a script of this kind stores in a topic, in order.
-fn all(numbers: impl Fn(Step) -> Option<(u32, u32)>) -> Vec<String> {
-    let ranges = SCRIPT.iter().filter_map(|step| numbers(*step));
-    ranges.flat_map(|(from, count)| (from..from + count).map(body)).collect()
+impl Step {
+    /// The topic of its messages, the first of their numbers, and their count.
+    fn stores(self) -> Option<(&'static str, u32, u32)> {
+        match self {
+            Self::Append { from, count, .. } => Some(("log", from, count)),
+            Self::ToLightQueue { number, .. } => Some(("log", number, 1)),
+            Self::Put { from, count, .. } => Some(("jobs", from, count)),
+            Self::Later { number, .. } => Some((TIMER_TOPIC, number, 1)),
+            Self::Half(number) => Some(("orders", number, 1)),
+            Self::Get | Self::Ack | Self::Begin(_) | Self::Commit { .. } | Self::Flush => None,
+        }
+    }
+
+    /// What must be durable with its answer: as [`Self::stores`].
+    fn makes_durable(self) -> Option<(&'static str, u32, u32)> {
+        match self {
+            Self::Append { durable: true, .. }
+            | Self::ToLightQueue { durable: true, .. }
+            | Self::Put { durable: true, .. }
+            | Self::Later { durable: true, .. } => self.stores(),
+            Self::Commit { durable: true } => Some(("orders", 210, 1)),
+            _ => None,
+        }
+    }
+}
+
+/// The bodies that the script stores in a topic, in order.
+fn stored(topic: &str) -> Vec<String> {
+    let ranges = SCRIPT.iter().filter_map(|step| step.stores()).filter(|(of, ..)| *of == topic);
+    ranges.flat_map(|(_, from, count)| (from..from + count).map(body)).collect()
 }
 
 /// Compares the messages of an owner in the end with the script, and with the knowledge of the client.
@@ -388,23 +416,17 @@ async fn check(owner: &Owner, mut connection: Connection, client: &Client) -> Re
     let same = |what: &str, found: Vec<String>, wanted: Vec<String>| {
         if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, not {wanted:?}")) }
     };
-    let log = all(|step| match step {
-        Step::Append { from, count, .. } => Some((from, count)),
-        Step::ToLightQueue { number, .. } => Some((number, 1)),
-        _ => None,
-    });
-    same("the log", owner.bodies("log")?, log)?;
-    let light =
-        all(|step| if let Step::ToLightQueue { number, .. } = step { Some((number, 1)) } else { None });
-    same("the light queue", owner.bodies("%LMQ%light")?, light)?;
-    let orders = all(|step| if let Step::Half(number) = step { Some((number, 1)) } else { None });
-    let mut found = owner.bodies("orders")?;
-    found.sort();
-    same("the transactions", found, orders)?;
-    let put = all(|step| if let Step::Put { from, count, .. } = step { Some((from, count)) } else { None });
-    let mut found = owner.bodies("jobs")?;
-    found.sort();
-    same("the jobs", found, put.clone())?;
+    same("the log", owner.bodies("log")?, stored("log"))?;
+    same("the light queue", owner.bodies("%LMQ%light")?, vec![body(9)])?;
+    let sorted = |topic| {
+        owner.bodies(topic).map(|mut found| {
+            found.sort();
+            found
+        })
+    };
+    same("the transactions", sorted("orders")?, stored("orders"))?;
+    let put = stored("jobs");
+    same("the jobs", sorted("jobs")?, put.clone())?;
     let left = put.into_iter().filter(|body| !client.acked.contains(body)).collect();
     same("the jobs that are left", connection.drain().await?.into_iter().collect(), left)?;
     match connection.ask(&Request::DelayCounts, false).await? {
@@ -413,21 +435,9 @@ async fn check(owner: &Owner, mut connection: Connection, client: &Client) -> Re
     }
 }
 
-/// For a durable request: the topic of its messages, and their numbers.
-fn durable_part(step: Step) -> Option<(&'static str, u32, u32)> {
-    match step {
-        Step::Append { from, count, durable: true } => Some(("log", from, count)),
-        Step::ToLightQueue { number, durable: true } => Some(("log", number, 1)),
-        Step::Put { from, count, durable: true } => Some(("jobs", from, count)),
-        Step::Later { number, durable: true } => Some((TIMER_TOPIC, number, 1)),
-        Step::Commit { durable: true } => Some(("orders", 210, 1)),
-        _ => None,
-    }
-}
-
 /// Checks that the messages of a durable request are on the disk after its answer, whatever a loss of power takes.
 fn check_durable(owner: &Owner, step: Step, clock: &Arc<ManualClock>) -> Result<(), String> {
-    let Some((topic, from, count)) = durable_part(step) else { return Ok(()) };
+    let Some((topic, from, count)) = step.makes_durable() else { return Ok(()) };
     let lost = owner.vfs.crash_with(&mut |_| false).map_err(text)?;
     let owner = Owner::open(lost, clock)?;
     let found = owner.bodies(topic)?;
@@ -539,12 +549,8 @@ fn a_request_is_done_once_wherever_the_owner_dies() {
     println!("{count} takeovers");
     assert!(count > 100);
     for step in STEPS {
-        let holds = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "service::takeover_tests::runs_the_takeovers"])
-            .env(ALONE, "1")
-            .env(steps::LEFT_OUT, step)
-            .output()
-            .unwrap();
-        assert!(!holds.status.success(), "the takeovers hold without the step {step}");
+        let (holds, _) =
+            steps::passes_without(step, "service::takeover_tests::runs_the_takeovers", (ALONE, "1"));
+        assert!(!holds, "the takeovers hold without the step {step}");
     }
 }

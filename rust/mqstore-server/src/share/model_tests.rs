@@ -208,15 +208,8 @@ fn runs_the_model() {
     }
 }
 
-/// Runs the model in another process with a step left out; returns whether it holds, and what it printed.
 fn model_holds(step: &str, seeds: u64) -> (bool, String) {
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "share::model_tests::runs_the_model", "--nocapture"])
-        .env(SEEDS, seeds.to_string())
-        .env(steps::LEFT_OUT, step)
-        .output()
-        .unwrap();
-    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    steps::passes_without(step, "share::model_tests::runs_the_model", (SEEDS, &seeds.to_string()))
 }
 
 #[test]

@@ -21,8 +21,15 @@ class Directory:
         self.root = Path(path)
 
     def listed(self, folder: str) -> list[tuple[str, int, int, str]]:
-        found = [(one.relative_to(self.root), one.stat()) for one in (self.root / folder).rglob("*") if one.is_file()]
-        return [(one.as_posix(), stat.st_size, stat.st_mtime_ns // 1_000_000, "") for one, stat in found]
+        found = []
+        for one in (self.root / folder).rglob("*"):
+            # Another writer can remove a file between the list and this call.
+            with contextlib.suppress(FileNotFoundError):
+                stat = one.stat()
+                if one.is_file():
+                    name = one.relative_to(self.root).as_posix()
+                    found.append((name, stat.st_size, stat.st_mtime_ns // 1_000_000, ""))
+        return found
 
     def entries(self, folder: str) -> tuple[list[str], list[str]]:
         names: tuple[list[str], list[str]] = [], []

@@ -80,19 +80,38 @@ def test_a_clock_of_a_test_reaches_a_shared_store(tmp_path: Path) -> None:
         assert store.append("log", b"1").store_timestamp == clock.timestamp
 
 
-def test_a_read_only_file_system(tmp_path: Path) -> None:
-    home, mounted = tmp_path / "s", tmp_path / "mounted"
-    mqstore.open(home, "create").close()
-    mounted.mkdir()
-    mount = f'mount --bind "{home}" "{mounted}" && mount -o remount,bind,ro "{mounted}"'
-    code = f"import mqstore; mqstore.open({str(mounted)!r}, 'share')"
+def in_mounts(mount: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Runs a Python program with mounts of its own, which a shell command makes."""
     command = ["unshare", "-m", "sh", "-c", f'{mount} || exit 77; exec "$@"', "sh", sys.executable, "-c", code]
     if shutil.which("unshare") is None:
         pytest.skip("there is no unshare")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode == 77 or "unshare failed" in done.stderr:
         pytest.skip("unshare -m is not permitted")
+    return done
+
+
+def test_a_read_only_file_system(tmp_path: Path) -> None:
+    home, mounted = tmp_path / "s", tmp_path / "mounted"
+    mqstore.open(home, "create").close()
+    mounted.mkdir()
+    mount = f'mount --bind "{home}" "{mounted}" && mount -o remount,bind,ro "{mounted}"'
+    done = in_mounts(mount, f"import mqstore; mqstore.open({str(mounted)!r}, 'share')")
     assert "Read-only file system" in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_a_process_on_another_machine_is_no_owner(tmp_path: Path) -> None:
+    """Another number of the boot is all that one machine sees of another through a network file system."""
+    home, boot = tmp_path / "s", tmp_path / "boot_id"
+    boot.write_text("01234567-89ab-cdef-0123-456789abcdef\n", encoding="ascii")
+    mount = f'mount --bind "{boot}" /proc/sys/kernel/random/boot_id'
+    code = f"import mqstore; mqstore.open({str(home)!r}, 'share')"
+    with mqstore.open(home, "create"):
+        done = in_mounts(mount, code)
+    assert "RefusedError" in done.stderr, done.stderr
+    assert "a process on another machine has the store open" in done.stderr.splitlines()[-1]
+    # No process has it open now, and its page is of another boot.
+    assert in_mounts(mount, code).returncode == 0
 
 
 @needs_root

@@ -314,6 +314,20 @@ pub fn writer_pid(files: &StoreFiles) -> Option<i32> {
         .or_else(|| files.vfs.lock_owner(&files.lock()))
 }
 
+/// Whether the writer that has the store open runs on another machine, which a network file system permits: the lock of
+/// its page is held, and the page is of another boot.
+pub fn is_written_elsewhere(files: &StoreFiles) -> bool {
+    let foreign_token = || {
+        let page = files.vfs.read_file(&files.live(), PAGE_BYTES as u64).ok()?;
+        let is_foreign = page.get(..8)? == MAGIC && page.get(16..32)? != files.vfs.environment().boot_id;
+        is_foreign.then(|| page.get(32..40).map(<[u8]>::to_vec))?
+    };
+    let before = foreign_token();
+    let is_held = files.vfs.lock_holder(&files.live()).is_ok_and(|holder| holder.is_some());
+    // The page that is held may be that of the next writer. The page of before is one that a lost power left then.
+    before.is_some() && is_held && foreign_token() == before
+}
+
 /// Reads the page of the writer that holds the lock now; `None` if no writer of ours holds it, or if it has made no page
 /// yet.
 pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
@@ -529,6 +543,23 @@ mod tests {
         drop(page_lock);
         let _held = vfs.lock(&files.lock()).unwrap();
         assert_eq!(read_live(&files), None);
+    }
+
+    #[test]
+    fn a_writer_on_another_machine_is_known_by_its_boot() {
+        let vfs = SimVfs::default();
+        let files = StoreFiles::new(Arc::new(vfs.clone()), Arc::new(ManualClock::new(0)), Path::new("/s"));
+        vfs.create_dir_all(&files.staging()).unwrap();
+        assert!(!is_written_elsewhere(&files));
+        let (_page, lock) = LivePage::create(&files, 7, false, 0..0, 0).unwrap();
+        assert!(!is_written_elsewhere(&files), "a writer of this machine");
+        let file = vfs.open(&files.live(), Access::ReadWrite).unwrap();
+        file.write_all_at(&[9; 16], 16).unwrap();
+        assert!(is_written_elsewhere(&files));
+        drop(lock);
+        assert!(!is_written_elsewhere(&files), "a page that a lost power left");
+        let (_page, _lock) = LivePage::create(&files, 8, false, 0..0, 0).unwrap();
+        assert!(!is_written_elsewhere(&files), "the next writer");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Tools for store directories and their reports: verify, repair, rebuild, copy, snapshot, describe.
 
-pub use mqstore_base::live_page::writer_pid;
+pub use mqstore_base::live_page::{is_written_elsewhere, writer_pid};
 pub use mqstore_base::store_files::StoreFiles;
 pub use mqstore_inspect::{
     InfoReport, LostOffsets, LostRange, Problem, RaftInfo, RepairReport, RepairTarget, RestoredLog,

@@ -54,6 +54,11 @@ impl OsVfs {
     pub fn new() -> Self {
         Self
     }
+
+    /// Returns the folder of the system for temporary files, whose path is short. No file of a store belongs there.
+    pub fn temporary_folder() -> PathBuf {
+        std::env::temp_dir()
+    }
 }
 
 impl Vfs for OsVfs {

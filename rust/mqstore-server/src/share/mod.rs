@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use mqstore::error::StoreError;
 use mqstore::format::UniqueKeyGenerator;
-use mqstore::inspect::{StoreFiles, writer_pid};
+use mqstore::inspect::{StoreFiles, is_written_elsewhere, writer_pid};
 use mqstore::io::sync::{Arc, AtomicBool, AtomicU64, Condvar, JoinHandle, Mutex, Ordering, spawn};
 use mqstore::io::{Clock, Vfs};
 use mqstore::options::{OpenMode, StoreOptions};
@@ -159,7 +159,7 @@ impl SharedStore {
     ///
     /// # Errors
     /// Those of an open of the store; `Locked` if there is no owner that shares within the timeout; `InvalidOption` if
-    /// the owner has other options.
+    /// the owner has other options; `Refused` if a process on another machine has the store open.
     pub fn open(setup: Setup, watcher: Watcher<'_>) -> Result<Self, Error> {
         let files = StoreFiles::new(Arc::clone(&setup.vfs), Arc::clone(&setup.clock), &setup.root);
         let environment = files.vfs.environment();
@@ -354,6 +354,14 @@ impl Seeker<'_> {
             if self.is_broker() || until.is_over() {
                 return Err(StoreError::Locked { path: self.files.lock(), pid: pid() }.into());
             }
+            if is_written_elsewhere(self.files) {
+                let reason = format!(
+                    "{}: a process on another machine has the store open, and a store is shared by processes of one \
+                     machine: close it there, or open it here with mode \"r\" after that",
+                    self.setup.root.display()
+                );
+                return Err(StoreError::Refused { reason }.into());
+            }
             if !noted && noted_at.is_over() {
                 noted = true;
                 self.setup.program.note(&self.waits_for(pid()));
@@ -369,11 +377,9 @@ impl Seeker<'_> {
             Some(pid) => {
                 format!("{root}: waiting for process {pid}, which has the store open and does not answer")
             }
-            // Neither the lock, nor the live page, nor the open files of this machine's processes name it.
-            None => format!(
-                "{root}: waiting for a process that has the store open and is not visible here; if it runs on another \
-                 machine, the store cannot be shared with it"
-            ),
+            // Neither the lock, nor the live page, nor the open files of this machine's processes name it: it opens or
+            // repairs the store in another container.
+            None => format!("{root}: waiting for a process that has the store open and is not visible here"),
         }
     }
 

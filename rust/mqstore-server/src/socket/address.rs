@@ -5,14 +5,18 @@
 //! the folder: others than the owner's user can connect if they can write to the folder by its group.
 //!
 //! The address of a socket holds about 100 bytes. So that paths can be longer, Linux reaches the folder through its open
-//! descriptor, `/proc/self/fd/N`.
+//! descriptor, `/proc/self/fd/N`, and other systems through a symbolic link in the folder for temporary files, for the
+//! time of the call.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, chmodat, openat, renameat, statat, unlinkat};
+use mqstore::io::{OsVfs, Vfs};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, chmodat, mkdir, openat, renameat, rmdir, statat, symlink, unlink, unlinkat,
+};
 use rustix::process::{Pid, getpid};
 
 /// The name of the socket.
@@ -20,7 +24,12 @@ const NAME: &str = "socket";
 /// The folder of mqstore's own files.
 const FOLDER: &str = "mqstore";
 
-/// The open folder of a socket, and a short path of it.
+/// The longest path that the address of a socket holds on all systems, without its end.
+const LONGEST_ADDRESS: usize = 103;
+/// Bytes that a path in the folder of a socket can need: a slash, [`NAME`], a point and a process id.
+const LONGEST_NAME: usize = 20;
+
+/// The open folder of a socket.
 struct Folder {
     descriptor: OwnedFd,
     path: PathBuf,
@@ -31,13 +40,32 @@ impl Folder {
         let path = root.join(FOLDER);
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = openat(CWD, &path, flags, Mode::empty())?;
-        let path = if cfg!(target_os = "linux") {
-            PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
-        } else {
-            path
-        };
         Ok(Self { descriptor, path })
     }
+
+    /// Calls `call` with a short path of the folder.
+    fn with_path<T>(&self, call: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+        if cfg!(target_os = "linux") {
+            return call(Path::new(&format!("/proc/self/fd/{}", self.descriptor.as_raw_fd())));
+        }
+        if self.path.as_os_str().len() + LONGEST_NAME <= LONGEST_ADDRESS {
+            return call(&self.path);
+        }
+        with_link(&self.path, call)
+    }
+}
+
+/// Calls `call` with a symbolic link to `folder`, whose path is short. The link is in a new folder of this user.
+fn with_link<T>(folder: &Path, call: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let folder = std::path::absolute(folder)?;
+    let random = OsVfs::new().environment().random_seed;
+    let own = OsVfs::temporary_folder().join(format!("mqs-{random:016x}"));
+    mkdir(&own, Mode::RWXU)?;
+    let link = own.join("s");
+    let called = symlink(&folder, &link).map_err(io::Error::from).and_then(|()| call(&link));
+    // What stays there is a link.
+    let _ = unlink(&link).and_then(|()| rmdir(&own));
+    called
 }
 
 /// The published socket of an owner. Dropping it removes the name.
@@ -71,7 +99,7 @@ pub(crate) fn publish(root: &Path) -> io::Result<(UnixListener, PublishedSocket)
     let own = format!("{NAME}.{}", pid.as_raw_nonzero());
     // One that a killed process with the same id left.
     let _ = unlinkat(&folder.descriptor, own.as_str(), AtFlags::empty());
-    let listener = UnixListener::bind(folder.path.join(&own))?;
+    let listener = folder.with_path(|path| UnixListener::bind(path.join(&own)))?;
     let rights = statat(&folder.descriptor, ".", AtFlags::empty())?.st_mode;
     let shared = Mode::WGRP.bits() & rights as rustix::fs::RawMode != 0;
     let mode = if shared { 0o660 } else { 0o600 };
@@ -87,8 +115,7 @@ pub(crate) fn publish(root: &Path) -> io::Result<(UnixListener, PublishedSocket)
 /// `NotFound` and `ConnectionRefused` if there is no owner that shares; `PermissionDenied` for a user who cannot write
 /// the store.
 pub(crate) fn connect(root: &Path) -> io::Result<UnixStream> {
-    let folder = Folder::open(root)?;
-    UnixStream::connect(folder.path.join(NAME))
+    Folder::open(root)?.with_path(|path| UnixStream::connect(path.join(NAME)))
 }
 
 /// Whether an error of [`connect`] means that no owner shares the store now.
@@ -124,7 +151,6 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path().join(FOLDER)).unwrap().count(), 0);
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn a_long_path_is_no_problem() {
         let dir = root();
@@ -132,5 +158,23 @@ mod tests {
         std::fs::create_dir_all(long.join(FOLDER)).unwrap();
         let (_listener, _published) = publish(&long).unwrap();
         connect(&long).unwrap();
+    }
+
+    #[test]
+    fn a_link_makes_a_long_path_short_for_one_call() {
+        let dir = root();
+        let long = dir.path().join("x".repeat(200));
+        std::fs::create_dir_all(&long).unwrap();
+        let mut link = PathBuf::new();
+        let bind = |path: &Path| {
+            path.clone_into(&mut link);
+            UnixListener::bind(path.join("socket.4194304"))
+        };
+        let _listener = with_link(&long, bind).unwrap();
+        assert!(link.as_os_str().len() + LONGEST_NAME <= LONGEST_ADDRESS, "{}", link.display());
+        assert!(std::fs::symlink_metadata(&link).is_err() && !link.parent().unwrap().exists());
+        with_link(&long, |path| UnixStream::connect(path.join("socket.4194304"))).unwrap();
+        let refused: io::Result<()> = with_link(&long, |_| Err(io::ErrorKind::NotFound.into()));
+        assert!(is_absent(&refused.unwrap_err()));
     }
 }

@@ -355,6 +355,14 @@ def native_form(options: StoreOptions | BrokerOptions) -> dict[str, Any]:
     return form
 
 
+def shown(name: str, value: object) -> str:
+    """Returns a value of `native_form` for a text: a duration in seconds, as programs give it."""
+    types = {one.name: str(one.type) for kind in (StoreOptions, BrokerOptions) for one in fields(kind)}
+    if isinstance(value, int) and types.get(name, "").startswith("Duration"):
+        return f"{value / 1000:g} s"
+    return repr(value)
+
+
 def _names(kind: type[StoreOptions | BrokerOptions]) -> list[str]:
     return [one.name for one in fields(kind)]
 

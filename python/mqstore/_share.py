@@ -9,7 +9,7 @@ import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from mqstore._options import BrokerOptions, StoreOptions, native_form
+from mqstore._options import BrokerOptions, StoreOptions, native_form, shown
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class Program:
         for name in sorted(self._named & ours.keys()):
             if name in theirs and theirs[name] != ours[name]:
                 reason = (
-                    f"the processes that share {self._path} use {theirs[name]!r}, and this open asks for "
-                    f"{ours[name]!r}: give the same value everywhere, or none here"
+                    f"the processes that share {self._path} use {shown(name, theirs[name])}, and this open asks for "
+                    f"{shown(name, ours[name])}: give the same value everywhere, or none here"
                 )
                 raise InvalidOptionError(name, reason)
         if self._form.get(_ASKS) is not None and not theirs.get(_ASKS):

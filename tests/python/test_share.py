@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -15,11 +16,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mqstore
-from conftest import SMALL
+from conftest import SMALL, until
 
 
 @contextmanager
@@ -215,7 +217,7 @@ def test_a_stopped_owner_is_waited_for(tmp_path: Path, caplog: pytest.LogCapture
 def test_options_agree(tmp_path: Path) -> None:
     home = tmp_path / "s"
     with share(home, segment_size=1 << 20, flush_interval=0.1):
-        with pytest.raises(mqstore.InvalidOptionError, match=r"flush_interval.*100.*200"):
+        with pytest.raises(mqstore.InvalidOptionError, match=r"flush_interval.* 0\.1 s, .* 0\.2 s:"):
             share(home, flush_interval=0.2)
         share(home, flush_interval=0.1).close()
         share(home).close()
@@ -225,6 +227,72 @@ def test_options_agree(tmp_path: Path) -> None:
         share(tmp_path / "t", durability="pooled")
     with pytest.raises(mqstore.InvalidOptionError, match="own"):
         mqstore.open(home, "rw", own=False)
+
+
+def test_segments_stay_when_the_process_that_decides_about_them_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "s"
+    code = f"""
+        store.close()
+        store = mqstore.open({str(home)!r}, "share", segment_size=1 << 16, retention=0.001,
+                             before_delete=lambda file: False, on_event=lambda event: say(event.kind))
+        for _ in range(100):
+            store.append("log", bytes(4000))
+        say("ready")
+        sys.stdin.read()
+    """
+    with other(home, code) as owner:
+        assert line(owner) == "open True"
+        # The background of the owner can be the first that asks.
+        events = list(iter(lambda: line(owner), "ready"))
+        with share(home) as client:
+            assert not client.is_owner
+            assert client.expire().segments == 0
+            assert "segment_kept" in events or line(owner) == "segment_kept"
+            owner.kill()
+            until(lambda: client.is_owner)
+            time.sleep(0.01)
+            report = client.expire()
+            assert report.segments == 0
+            assert "before_delete" in report.kept[0]
+            assert "no process with the function before_delete is the owner" in caplog.text
+
+
+def test_the_processes_of_a_store(tmp_path: Path) -> None:
+    home = tmp_path / "s"
+
+    def ps() -> dict[str, Any]:
+        command = [sys.executable, "-m", "mqstore", "ps", home, "--format", "json"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    mqstore.open(home, "create").close()
+    assert (ps()["open"], ps()["owner"]) == (False, None)
+    with mqstore.open(home, "rw"):
+        assert {**ps(), "clients": []} == {
+            "owner": os.getpid(),
+            "open": True,
+            "shared": False,
+            "answers": False,
+            "clients": [],
+        }
+    code = """
+        queue, consumer = store.work_queue("jobs"), store.consumer("billing", ["jobs"])
+        consumer.poll(0)
+        say("ready")
+        sys.stdin.read()
+    """
+    with share(home) as owner, other(home, code) as child:
+        owner.create_topic("jobs", queues=2)
+        assert (line(child), line(child)) == ("open False", "ready")
+        found = ps()
+        assert (found["owner"], found["shared"], found["answers"]) == (os.getpid(), True, True)
+        (client,) = found["clients"]
+        assert client["pid"] == child.pid
+        assert client["work_queues"] == ["jobs/workers-jobs"]
+        assert client["consumers"] == ["billing: jobs/0 jobs/1"]
 
 
 def test_a_store_that_another_process_does_not_share(tmp_path: Path) -> None:
@@ -271,6 +339,42 @@ def test_a_forked_child_becomes_a_client(tmp_path: Path, owner: bool) -> None:
         job.ack()
         assert queue.get(timeout=5).body == b"from the child"
         assert store.append("log", b"after").queue_offset == 2
+
+
+POOL = """
+import multiprocessing, os, sys
+import mqstore
+
+# The processes of spawn and forkserver run this line, too.
+store = mqstore.open(sys.argv[1], "share", segment_size=1 << 16)
+
+
+def work(number):
+    body = b"%d of %d" % (number, os.getpid())
+    store.append("log", body)
+    assert any(message.body == body for message in store.read("log"))
+    return os.getpid()
+
+
+if __name__ == "__main__":
+    store.append("log", b"0 of the parent")
+    with multiprocessing.get_context(sys.argv[2]).Pool(3) as pool:
+        workers = set(pool.map(work, range(1, 60)))
+    assert os.getpid() not in workers
+    assert sorted(int(message.body.split()[0]) for message in store.read("log")) == list(range(60))
+    store.append("log", b"60 of the parent")
+    store.close()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_pools_of_processes_share_a_store(tmp_path: Path, method: str) -> None:
+    (script := tmp_path / "workers.py").write_text(POOL)
+    command = [sys.executable, "-W", "error::ResourceWarning", script, tmp_path / "s", method]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    with mqstore.open(tmp_path / "s") as store:
+        assert sum(1 for _ in store.read("log")) == 61
 
 
 def test_random_bytes_do_not_disturb_others(tmp_path: Path) -> None:

@@ -375,3 +375,51 @@ def test_tasks_of_another_process(home: Path) -> None:
         assert sent.returncode == 0, sent.stderr
         until(lambda: len(done) == 10)
     assert sorted(done) == list(range(10))
+
+
+PREFORK = """
+import os, sys, threading, time
+from celery import Celery, signals
+import mqstore
+
+app = Celery("tests", broker="mqstore:///" + sys.argv[1])
+app.conf.update(
+    broker_transport="mqstore.integrations.kombu:Transport",
+    broker_transport_options={"mode": "share"},
+    broker_connection_retry_on_startup=True,
+)
+# The processes of the pool are forked with this open store.
+store = mqstore.open(sys.argv[1], "share")
+store.create_topic("notes")
+
+@app.task(shared=False, name="note")
+def note(number):
+    store.append("notes", b"%d %d" % (number, os.getpid()))
+
+for number in range(20):
+    note.delay(number)
+
+def stop():
+    while sum(1 for _ in store.read("notes")) < 20:
+        time.sleep(0.05)
+    os.kill(os.getpid(), 15)
+
+@signals.worker_ready.connect
+def ready(**_):
+    threading.Thread(target=stop, daemon=True).start()
+
+options = ["--pool", "prefork", "--concurrency", "2", "--loglevel", "error", "--without-gossip", "--without-mingle"]
+app.worker_main(["worker", *options])
+"""
+
+
+@pytest.mark.slow
+def test_processes_of_a_pool_share_the_store_of_their_worker(home: Path) -> None:
+    done = python(PREFORK, home)
+    assert done.returncode == 0, done.stderr
+    with mqstore.open(home) as store:
+        notes = [message.body.split() for message in store.read("notes")]
+    assert sorted(int(number) for number, _ in notes) == list(range(20))
+    assert len({process for _, process in notes}) == 2
+    (queue,) = mqstore.info(home).work_queues
+    assert (queue.ready, queue.leased, queue.dead) == (0, 0, 0)

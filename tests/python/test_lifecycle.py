@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -208,6 +209,14 @@ def test_iterator_keeps_the_store_usable_but_close_ends_it(home: Path) -> None:
         assert next(found).body == b"x"
     with pytest.raises(mqstore.StoreClosedError):
         next(found)
+
+
+@pytest.mark.parametrize("mode", ["create", "share"])
+def test_a_closed_store_has_no_figures(home: Path, mode: Literal["create", "share"]) -> None:
+    store = mqstore.open(home, mode)
+    store.close()
+    with pytest.raises(mqstore.StoreClosedError):
+        store.stats()
 
 
 def test_exit_with_an_open_store(home: Path) -> None:

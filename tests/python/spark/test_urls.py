@@ -99,8 +99,9 @@ def test_the_parts_are_those_of_the_directory(golden: Path, options: dict[str, A
 def test_spark_reads_a_bucket(spark: Any, golden: Path, s3: Bucket) -> None:
     url = s3.upload(golden, f"spark/{golden.name}")
     wanted = spark.read.format("mqstore").load(str(golden)).orderBy("commit_log_offset", "topic").collect()
-    frame = spark.read.format("mqstore").options(**with_options(s3)).load(url)
-    assert frame.orderBy("commit_log_offset", "topic").collect() == wanted
+    for name in (url, url.replace("s3://", "s3a://"), url.replace("s3://", "S3N://")):
+        frame = spark.read.format("mqstore").options(**with_options(s3)).load(name)
+        assert frame.orderBy("commit_log_offset", "topic").collect() == wanted
 
 
 def test_directories_and_urls_in_one_read(tmp_path: Path, s3: Bucket) -> None:
@@ -373,7 +374,8 @@ def test_an_export_to_a_url_is_that_to_a_folder(
     wanted = mqstore.spark.export(spark, large, tmp_path / "folder", **options)
     monkeypatch.setattr(rounds.Rounds, "run", repeat)
     seen: list[mqstore.Progress] = []
-    found = mqstore.spark.export(spark, large, url, target_options=s3.options, progress=seen.append, **options)
+    hadoop = url.replace("s3://", "s3a://")
+    found = mqstore.spark.export(spark, large, hadoop, target_options=s3.options, progress=seen.append, **options)
     monkeypatch.undo()
     assert {**found.to_dict(), "path": "", "seconds": 0} == {**wanted.to_dict(), "path": "", "seconds": 0}
     assert found.path == url

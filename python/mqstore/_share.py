@@ -9,6 +9,7 @@ import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from mqstore import _native
 from mqstore._options import BrokerOptions, StoreOptions, native_form, shown
 from mqstore.errors import InvalidOptionError
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 _FUNCTIONS = ("on_event", "before_delete", "archive_look")
 # The entry that says that an owner had a function `before_delete`.
 _ASKS = "before_delete"
+
+
+def is_shared(directory: str) -> bool:
+    """Returns whether a process has the store open with mode `"share"`."""
+    holder = _native.lock_holder(directory)
+    return holder is not None and holder[1]
 
 
 def named_options(options: StoreOptions | None, overrides: Iterable[str]) -> set[str]:

@@ -19,13 +19,14 @@ from mqstore._admin.export.settings import Settings, is_settings, settings_of
 from mqstore._admin.files import without_options
 from mqstore._paths import home_of
 from mqstore._times import milliseconds_of, seconds_since
-from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreError
+from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mqstore._admin.export.formats import ExportFormat
     from mqstore._reports import ImportReport, Progress
+    from mqstore._store import Store
     from mqstore.types import Compression, StorePath
 
     # Place of the row for messages, the row, bytes of the file up to the row, total bytes.
@@ -84,10 +85,12 @@ def import_(
             batch queues or a record that does not fit in a segment; the message then says how many were appended.
         FileNotFoundError: the file is missing, or the folder contains no part.
         MissingPackageError: Parquet and Arrow need pyarrow.
-        StoreLockedError: another process has the store open for writing.
+        StoreLockedError: another process has the store open for writing, and does not share it. An import joins
+            processes that share it.
+        RefusedError: a topic of the store accepts no messages, or the owner of a shared store ended during the import;
+            the message says how many were appended.
         InvalidOptionError: the compression is unknown, or `compress_over` is out of bounds.
     """
-    from mqstore import _store
     from mqstore._options import StoreOptions, native_form
     from mqstore._reports import ImportReport
 
@@ -98,8 +101,8 @@ def import_(
         raise ValueError("an import reads a file; to copy the messages of a store, export it with format='store'")
     if topic is not None and not isinstance(topic, str):
         raise TypeError(f"topic must be a str or None, not {type(topic).__name__}")
-    options = StoreOptions(max_message_size=MOST_BODY, compression=compression, compress_over=compress_over)
-    _native.check_options(native_form(options))
+    _native.check_options(native_form(StoreOptions(compression=compression, compress_over=compress_over)))
+    rule = (compression or "none", compress_over)
     started = time.monotonic()
     settings = settings_of(files[0]) if kind == "jsonl" and topic is None else Settings({}, {})
     topics: dict[str, int] = {}
@@ -110,9 +113,9 @@ def import_(
             topics[name] = topics.get(name, 0) + 1
         _check(places, messages)
     if not dry_run:
-        with without_options(), _store.open(path, "create", options=options) as store:
+        with without_options(), _opened(home_of(path)) as store:
             with settings.given_to(store):
-                _append(store, files, kind, topic, progress)
+                _append(store, files, (kind, topic), rule, progress)
             store.flush()
     return ImportReport(
         path=home_of(path),
@@ -124,6 +127,17 @@ def import_(
         dry_run=dry_run,
         seconds=seconds_since(started),
     )
+
+
+def _opened(path: str) -> Store:
+    """Opens or creates the store for writing, or joins the processes that share it, with their options."""
+    from mqstore import _store
+    from mqstore._options import StoreOptions
+    from mqstore._share import is_shared
+
+    if is_shared(path):
+        return _store.open(path, "share", own=False)
+    return _store.open(path, "create", options=StoreOptions(max_message_size=MOST_BODY))
 
 
 def _check(places: list[str], messages: list[tuple[Any, ...]]) -> None:
@@ -161,33 +175,38 @@ def _batches(
 
 
 def _append(
-    store: _native.NativeStore,
+    store: Store,
     files: list[Path],
-    kind: str,
-    topic: str | None,
+    rows: tuple[str, str | None],
+    rule: tuple[Compression, int],
     progress: Callable[[Progress], object] | None,
 ) -> None:
+    """Appends the rows of files, of a format and for a topic, with the compression of `rule`."""
     from mqstore._reports import Progress
 
     appended = 0
-    for places, messages, _, position in _batches(files, kind, topic):
+    for places, messages, _, position in _batches(files, *rows):
         while messages:
             try:
-                done = _native.append_rows(store, messages)
+                done = _native.append_rows(store, messages, *rule)
             except (InvalidMessageError, MessageTooLargeError):
-                _append_each(store, places, messages, appended)
+                _append_each(store, places, messages, rule, appended)
                 done = len(messages)
+            except RefusedError as error:
+                raise RefusedError(f"{error}; the {appended} messages before {places[0]} are imported") from None
             appended += done
             del places[:done], messages[:done]
         if progress is not None and position is not None:
             progress(Progress(*position))
 
 
-def _append_each(store: _native.NativeStore, places: list[str], messages: list[tuple[Any, ...]], appended: int) -> None:
+def _append_each(
+    store: Store, places: list[str], messages: list[tuple[Any, ...]], rule: tuple[Compression, int], appended: int
+) -> None:
     """Appends messages one by one up to the bad one, after an append of all failed without any change."""
     for place, message in zip(places, messages, strict=True):
         try:
-            appended += _native.append_rows(store, [message])
+            appended += _native.append_rows(store, [message], *rule)
         except MQStoreError as error:
             reason = f"{place}: {error}; the {appended} messages before it are imported"
             raise InvalidMessageError(reason) from error

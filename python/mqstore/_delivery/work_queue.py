@@ -94,6 +94,11 @@ class WorkQueue(_native.NativeWorkQueue):
     def _make(cls, store: _native.NativeStore, *options: Any) -> Self:
         return _native.NativeWorkQueue.__new__(cls, store, *options)
 
+    @classmethod
+    def _for_dead_letters(cls, store: _native.NativeStore, topic: str, group: str) -> Self:
+        """Opens a handle that leases nothing, whatever options another process gave the queue."""
+        return cls._make(store, topic, group, 30.0, 16, None, 0, "raise", True)
+
     def put_nowait(
         self,
         body: BytesLike | None = None,

@@ -190,6 +190,7 @@ class NativeWorkQueue:
         backoff: Callable[[int], Duration] | None,
         maxsize: int,
         on_damage: OnDamage,
+        follows: bool = False,
     ) -> Self: ...
     @property
     def topic(self) -> str:

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import typer
 
 import mqstore
+from mqstore._share import is_shared
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import verb
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, ReportOnly, Topics, age_of, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
-from mqstore.cli.stores import is_shared, writing
+from mqstore.cli.stores import writing
 from mqstore.types import Keyless
 
 
@@ -75,7 +76,7 @@ def compact(
             return _tell_restored(when_unlocked(wait, restore), form)
         if in_place and job_id is None and is_shared(directory):
             with writing(directory, lock_timeout=wait) as store:
-                report = store.compact(**options)
+                report = store.compact(options.pop("topics"), **options)
         else:
             run = partial(mqstore.compact, directory, output=output, in_place=in_place, job_id=job_id, **options)
             report = when_unlocked(wait, run)

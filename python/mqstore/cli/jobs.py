@@ -11,6 +11,7 @@ import typer
 
 import mqstore
 from mqstore import _native
+from mqstore._delivery.work_queue import WorkQueue
 from mqstore._dicts import message_dict
 from mqstore._reports import _Report
 from mqstore.cli import render
@@ -263,7 +264,7 @@ def _end(
         return USAGE
     properties = chosen[0].properties
     origin = next((properties[name] for name in _ORIGINS if name in properties), chosen[0].topic)
-    with writing(directory, lock_timeout=wait) as store, store.work_queue(origin, group) as queue:
+    with writing(directory, lock_timeout=wait) as store, WorkQueue._for_dead_letters(store, origin, group) as queue:
         count = ending.call(queue)
     render.result(DeadLettersEnded(group, count, dry_run=False), form)
     return CLEAN

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import mqstore
-from mqstore import _native
 from mqstore._read.on_error import FAILURES
 from mqstore._remote.glob import expanded, is_pattern, shown
 from mqstore._reports import json_form
+from mqstore._share import is_shared
 from mqstore._store import lock_pauses
 from mqstore.cli import render
 from mqstore.cli.errors import error_text_of
@@ -90,12 +90,6 @@ class Stores:
             self._objects += objects
             return True
         return render.machine(objects, self._form)
-
-
-def is_shared(directory: str) -> bool:
-    """Returns whether a process has the store open with mode `"share"`."""
-    holder = _native.lock_holder(directory)
-    return holder is not None and holder[1]
 
 
 def writing(

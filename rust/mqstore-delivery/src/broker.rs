@@ -159,7 +159,9 @@ impl Broker {
         let key = (topic.to_owned(), group.to_owned());
         let visibility_timeout = options.visibility_timeout;
         if let Some(core) = queues.get(&key).and_then(Weak::upgrade) {
-            if let Some((option, reason)) = core.difference(&options) {
+            if !options.follows
+                && let Some((option, reason)) = core.difference(&options)
+            {
                 return Err(invalid(option, reason).into());
             }
             return Ok(WorkQueue::new(core, visibility_timeout));

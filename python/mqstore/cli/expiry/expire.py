@@ -11,13 +11,14 @@ import typer
 
 import mqstore
 from mqstore._admin.tables import size
+from mqstore._share import is_shared
 from mqstore._store import has_topic_limits
 from mqstore.cli import render
 from mqstore.cli.app import verb
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, Yes, age_of, lock_wait, options_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
-from mqstore.cli.stores import is_shared, writing
+from mqstore.cli.stores import writing
 
 if TYPE_CHECKING:
     from mqstore.types import RetentionPolicy

@@ -67,6 +67,9 @@ pub struct WorkQueueOptions {
     pub maxsize: u64,
     /// What to do at a damaged message; a skipped message counts as finished.
     pub on_damage: DamagePolicy,
+    /// Whether the handle has the options of an open handle, if there is one, instead of an error for those that differ.
+    /// For a handle that leases nothing. Default false.
+    pub follows: bool,
 }
 
 impl Default for WorkQueueOptions {
@@ -77,6 +80,7 @@ impl Default for WorkQueueOptions {
             backoff: Backoff::Levels,
             maxsize: 0,
             on_damage: DamagePolicy::Raise,
+            follows: false,
         }
     }
 }

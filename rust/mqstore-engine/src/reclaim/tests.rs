@@ -309,11 +309,13 @@ fn a_log_that_never_fills_a_segment_is_closed_if_that_pays() {
     let done = reclaim(&store, &ReclaimRequest::default()).unwrap();
     assert!(done.segments.is_empty() && done.kept[0].reason.contains("does not pay"), "{done:#?}");
     assert_eq!(segments(&world).len(), 1);
-    let before = segments(&world);
+    // A thread of the log gets disk space for the next records at any time.
+    let contents = || segments(&world).into_values().map(|(_, _, bytes)| bytes).collect::<Vec<_>>();
+    let before = contents();
 
     store.remove_topic("b").unwrap();
     assert_eq!(reclaim(&store, &preview()).unwrap().segments.len(), 1);
-    assert!(segments(&world) == before);
+    assert!(contents() == before);
     let done = reclaim(&store, &ReclaimRequest::default()).unwrap();
     let [one] = done.segments.try_into().unwrap();
     assert!(one.reclaimed_bytes > 59 * body("a", 0).len() as u64 / 2, "{one:?}");

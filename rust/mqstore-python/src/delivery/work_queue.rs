@@ -188,7 +188,9 @@ fn patience(
 #[pymethods]
 impl NativeWorkQueue {
     #[new]
-    #[pyo3(signature = (store, topic, group, visibility_timeout, max_attempts, backoff, maxsize, on_damage))]
+    #[pyo3(signature = (
+        store, topic, group, visibility_timeout, max_attempts, backoff, maxsize, on_damage, follows = false
+    ))]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn new(
         store: &Bound<'_, NativeStore>,
@@ -199,6 +201,7 @@ impl NativeWorkQueue {
         backoff: Option<Py<PyAny>>,
         maxsize: &Bound<'_, PyAny>,
         on_damage: &Bound<'_, PyAny>,
+        follows: bool,
     ) -> PyResult<Self> {
         let on_damage = damage_policy(on_damage)?;
         let (py, native) = (store.py(), store.get());
@@ -209,6 +212,7 @@ impl NativeWorkQueue {
             max_attempts: max_attempts.map(|most| count("max_attempts", most)).transpose()?,
             maxsize: count("maxsize", maxsize)?,
             on_damage,
+            follows,
             ..WorkQueueOptions::default()
         };
         let share = shared.share()?;

@@ -1,6 +1,5 @@
 //! Exports and imports of JSON lines.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mqstore::append::{MessageOrigin, check_copy};
@@ -8,10 +7,10 @@ use mqstore::body_compression::{BodyCompression, CompressedBody};
 use mqstore::delivery::{Due, LATEST_DUE_MS};
 use mqstore::format::delays::pending::{DELIVER_AT, is_system_topic};
 use mqstore::format::{Host, PropertiesBuilder, SysFlag};
-use mqstore::message::NewMessage;
 use mqstore::options::StoreOptions;
 use mqstore::read::MakeSink;
-use mqstore::transfer::{NOT_COPIED, append_in_order, make_queues};
+use mqstore::transfer::NOT_COPIED;
+use mqstore_server::wire::request::{DueTime, ImportedMessage, Message};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -96,30 +95,22 @@ type TransferRow<'py> = (
 /// Appends messages of a file and returns their number. If one of them cannot be appended, returns the number before it;
 /// the next call, which begins with this message, raises the error and appends none.
 ///
-/// The options of the store say how bodies are compressed. Batches, and bodies that are compressed already, stay as they
-/// are.
+/// `compression` says how bodies are compressed. Batches, and bodies that are compressed already, stay as they are.
 #[pyfunction]
-pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<TransferRow<'_>>) -> PyResult<u64> {
-    let py = target.py();
-    let (shared, host) = (target.get().shared(), target.get().host());
-    let store = shared.store()?;
-    let rule = target.get().compression(None, None)?;
+#[pyo3(signature = (target, rows, compression, compress_over))]
+pub(crate) fn append_rows(
+    target: &Bound<'_, NativeStore>,
+    rows: Vec<TransferRow<'_>>,
+    compression: Option<&Bound<'_, PyAny>>,
+    compress_over: Option<&Bound<'_, PyAny>>,
+) -> PyResult<u64> {
+    let (py, host) = (target.py(), target.get().host());
+    let rule = target.get().compression(compression, compress_over)?;
     let mut parts = parts_of(py, rows, host)?;
     compress_rows(py, &mut parts, &rule)?;
-    let messages: Vec<_> = parts.iter().map(|part| (part.message(), part.due)).collect();
-    let origins: Vec<MessageOrigin> = parts.iter().map(|part| part.origin).collect();
-    let appended = delivered(py, || {
-        let wanted = messages.iter().zip(&origins).map(|((message, _), origin)| {
-            (message.topic, message.queue_id.unwrap_or(0), origin.sys_flag.inner_batch())
-        });
-        make_queues(&mut BTreeMap::new(), store, wanted)?;
-        let mut appended = Vec::with_capacity(messages.len());
-        match append_in_order(&store.broker()?, &messages, &origins, &mut appended) {
-            Err(error) if appended.is_empty() => Err(error),
-            _ => Ok(appended.len()),
-        }
-    })?;
-    Ok(appended as u64)
+    let messages: Vec<_> = parts.iter().map(RowParts::imported).collect();
+    let verbs = target.get().verbs()?;
+    delivered(py, || verbs.import(messages))
 }
 
 /// Checks that each message can be appended to a store that does not exist yet.
@@ -127,7 +118,7 @@ pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<TransferRow
 pub(crate) fn check_rows(py: Python<'_>, rows: Vec<TransferRow<'_>>) -> PyResult<()> {
     let host = StoreOptions::default().store_host;
     for (index, part) in parts_of(py, rows, host)?.iter().enumerate() {
-        let checked = check_copy(&part.message(), &part.origin).map_err(to_py);
+        let checked = check_copy(&part.imported().new_message().0, &part.origin).map_err(to_py);
         checked.map_err(|error| of_message(py, index, error))?;
     }
     Ok(())
@@ -148,17 +139,25 @@ struct RowParts<'py> {
 }
 
 impl RowParts<'_> {
-    fn message(&self) -> NewMessage<'_> {
-        NewMessage {
+    fn imported(&self) -> ImportedMessage<'_> {
+        ImportedMessage {
             topic: &self.topic,
-            body: self.compressed.as_deref().unwrap_or_else(|| self.body.as_bytes()),
-            properties: &self.properties,
-            unique_key: Some(self.unique.as_deref().unwrap_or_default()),
             queue_id: self.queue_id,
-            flag: self.flag,
-            born_timestamp_ms: self.born,
-            durable: false,
-            ..NewMessage::default()
+            message: Message {
+                body: self.compressed.as_deref().unwrap_or_else(|| self.body.as_bytes()),
+                properties: &self.properties,
+                unique_key: self.unique.as_deref().unwrap_or_default(),
+                sys_flag: self.origin.sys_flag.0,
+                flag: self.flag,
+                born_timestamp_ms: self.born,
+            },
+            due: match self.due {
+                Due::Now => None,
+                Due::At(due_ms) => Some(DueTime::At(due_ms)),
+                Due::Level(level) => Some(DueTime::Level(level)),
+            },
+            born_host: (self.origin.born_host.ip, self.origin.born_host.port),
+            reconsume_times: self.origin.reconsume_times,
         }
     }
 }

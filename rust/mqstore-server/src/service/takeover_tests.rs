@@ -256,6 +256,7 @@ impl Connection {
             max_attempts: None,
             maxsize: 0,
             skips_damage: false,
+            follows: false,
         };
         let again = client.was_open;
         self.ask(&Request::OpenQueue(QUEUE, "jobs", None, options), again).await?;

@@ -4,26 +4,30 @@
 //! for by their unique keys, and only the missing ones are appended, in order. The other verbs either give the same
 //! result twice, or the result that says "done before" counts as done.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use mqstore::compaction::{CompactionOptions, JobControl};
 use mqstore::delivery::{
-    Due, LostMessagePolicy, NewHalfMessage, Queue, StartOffset, TransactionOutcome, appended_with_key,
+    LostMessagePolicy, NewHalfMessage, Queue, StartOffset, TransactionOutcome, appended_with_key,
 };
 use mqstore::error::StoreError;
+use mqstore::format::SysFlag;
 use mqstore::format::json::{SubscriptionGroup, TopicConfig};
 use mqstore::format::topic::HALF_TOPIC;
 use mqstore::io::sync::Arc;
 use mqstore::message::{Appended, MessageFilter, StoredRecord, UniqueKey};
 use mqstore::options::DamagePolicy;
 use mqstore::store::{ReclaimRequest, StoreSettings};
+use mqstore::transfer::{append_in_order, make_queues};
 use mqstore::{
     Consumer, ConsumerOptions, Error, LeasedMessage, NewWork, Store, Transaction, WorkQueue, WorkQueueOptions,
 };
-use std::time::Duration;
 
 use crate::steps;
 use crate::wire::request::{
-    Batch, ConsumerVerb, DueTime, FilterText, LeaseName, Message, QueueOptions, QueueVerb, ReaderOptions,
-    Request, Start, TransactionVerb,
+    Batch, ConsumerVerb, DueTime, FilterText, ImportedMessage, LeaseName, Message, QueueOptions, QueueVerb,
+    ReaderOptions, Request, Start, TransactionVerb,
 };
 use crate::wire::response::{Delivery, Pending, Position, Record, Response};
 
@@ -42,6 +46,7 @@ pub(crate) fn on_store(store: &Store, request: &Request<'_>, again: bool) -> Res
         Request::Append(batch) => append(store, batch, again).map(Response::Appended),
         Request::AppendToLightQueues(batch, names) => to_light_queues(store, batch, names, again),
         Request::AppendLater(batch, due) => later(store, batch, *due, again),
+        Request::Import(rows) => import(store, rows, again).map(Response::Count),
         Request::Flush => done(store.flush()),
         Request::CreateTopic(topic, queues, attributes) => {
             done(store.create_topic(topic, *queues, attributes))
@@ -186,15 +191,36 @@ fn later(store: &Store, batch: &Batch<'_>, due: DueTime, again: bool) -> Result<
             }
         }
     }
-    let due = match due {
-        DueTime::At(due_ms) => Due::At(due_ms),
-        DueTime::Level(level) => Due::Level(level),
-    };
     let message = message.new_message(batch.topic, batch.queue_id, batch.durable);
-    let accepted = store.append_later(&[(message, due)])?.pop();
+    let accepted = store.append_later(&[(message, due.due())])?.pop();
     let shown =
         |one: mqstore::delivery::Accepted| (Position::of(&one.appended), one.waits_in.map(str::to_owned));
     Ok(Response::Accepted(accepted.map(shown)))
+}
+
+/// Appends messages of a file up to the first that is refused, and returns their number; the error if it is the first
+/// of all. Their unique keys are older than this import, so they cannot tell which of them it has appended before.
+fn import(store: &Store, rows: &[ImportedMessage<'_>], again: bool) -> Result<u64, Error> {
+    if again {
+        let topic = rows.first().map_or("", |row| row.topic);
+        return Err(invalid(format!(
+            "the owner of the store ended during the import, so the next {} messages, of which the first is for \
+             topic {topic}, are there or not: compare the end of their topics with the file, and import the rest",
+            rows.len()
+        )));
+    }
+    let queues = rows.iter().map(|row| {
+        let is_batch = SysFlag(row.message.sys_flag).inner_batch();
+        (row.topic, row.queue_id.unwrap_or(0), is_batch)
+    });
+    make_queues(&mut BTreeMap::new(), store, queues)?;
+    let messages: Vec<_> = rows.iter().map(ImportedMessage::new_message).collect();
+    let origins: Vec<_> = rows.iter().map(ImportedMessage::origin).collect();
+    let mut appended = Vec::with_capacity(messages.len());
+    match append_in_order(&store.broker()?, &messages, &origins, &mut appended) {
+        Err(error) if appended.is_empty() => Err(error),
+        _ => Ok(appended.len() as u64),
+    }
 }
 
 fn topic_configs(texts: &[(String, String)]) -> Result<Vec<TopicConfig>, Error> {
@@ -257,6 +283,7 @@ pub(crate) fn open_queue(
         max_attempts: options.max_attempts,
         maxsize: options.maxsize,
         on_damage: damage(options.skips_damage),
+        follows: options.follows,
         ..WorkQueueOptions::default()
     };
     match group {
@@ -311,7 +338,7 @@ pub(crate) fn work<'a>(
 ) -> Vec<NewWork<'a>> {
     let one = |message: &Message<'a>| NewWork {
         body: message.body,
-        sys_flag: mqstore::format::SysFlag(message.sys_flag),
+        sys_flag: SysFlag(message.sys_flag),
         properties: message.properties,
         unique_key: Some(message.unique_key),
         flag: message.flag,

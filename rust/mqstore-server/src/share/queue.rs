@@ -80,6 +80,7 @@ impl OpenQueue {
             max_attempts: self.options.max_attempts,
             maxsize: self.options.maxsize,
             skips_damage: self.options.on_damage == DamagePolicy::Skip,
+            follows: self.options.follows,
         }
     }
 }

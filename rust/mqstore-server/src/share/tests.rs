@@ -7,6 +7,9 @@ use mqstore::io::{OsVfs, SystemClock};
 use mqstore::{NewMessage, NewWork, WorkQueueOptions};
 
 use super::*;
+use crate::service::verbs::on_store;
+use crate::wire::request::{ImportedMessage, Message, Request};
+use crate::wire::response::Response;
 
 /// A program with fixed options.
 struct Plain(StoreOptions);
@@ -207,4 +210,35 @@ fn a_transaction_continues_at_the_next_owner() {
     transaction.commit(false).unwrap();
     assert!(transaction.rollback(false).is_err());
     client.close().unwrap();
+}
+
+#[test]
+fn an_import_that_is_sent_again_is_an_error_and_appends_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let owner = open(dir.path());
+    let message = Message {
+        body: b"1",
+        properties: b"",
+        unique_key: "",
+        sys_flag: 0,
+        flag: 0,
+        born_timestamp_ms: None,
+    };
+    let row = ImportedMessage {
+        topic: "a",
+        queue_id: Some(1),
+        message,
+        due: None,
+        born_host: ([10, 0, 0, 1].into(), 99),
+        reconsume_times: 3,
+    };
+    let request = Request::Import(vec![row, row]);
+    assert_eq!(on_store(owner.store(), &request, false).unwrap(), Response::Count(2));
+    let refused = on_store(owner.store(), &request, true).unwrap_err().to_string();
+    assert!(
+        refused.contains("the next 2 messages, of which the first is for topic a, are there or not"),
+        "{refused}"
+    );
+    assert_eq!(bodies(&owner, "a"), [b"1", b"1"]);
+    owner.close().unwrap();
 }

@@ -15,7 +15,7 @@ use super::call::{JobWatch, job};
 use super::handle::odd;
 use super::keyed::{Keyed, Part};
 use crate::service::verbs::on_store;
-use crate::wire::request::{Batch, DueTime, Request};
+use crate::wire::request::{Batch, DueTime, ImportedMessage, Request};
 use crate::wire::response::{ClientInfo, Pending, Response};
 
 /// The verbs of a store that only its writer has.
@@ -139,6 +139,17 @@ impl Verbs<'_> {
                 let appended = keyed.results(vec![position]).pop().ok_or_else(odd)?;
                 Ok((appended, waits_in))
             }
+            _ => Err(odd()),
+        }
+    }
+
+    /// Appends messages of a file up to the first that is refused, and returns their number.
+    ///
+    /// # Errors
+    /// The error of the first message; `Refused` if the owner ended meanwhile, so that they are there or not.
+    pub fn import(&self, rows: Vec<ImportedMessage<'_>>) -> Result<u64, Error> {
+        match self.call(&Request::Import(rows))? {
+            Response::Count(count) => Ok(count),
             _ => Err(odd()),
         }
     }

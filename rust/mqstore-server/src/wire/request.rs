@@ -4,9 +4,11 @@
 //! decoded. Handles (work queues, consumers, transactions) have numbers that their client gives.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use mqstore::delivery::{CheckOptions, Queue};
-use mqstore::format::SysFlag;
+use mqstore::append::MessageOrigin;
+use mqstore::delivery::{CheckOptions, Due, Queue};
+use mqstore::format::{Host, SysFlag};
 use mqstore::message::NewMessage;
 use mqstore::store::{ArchiveState, TopicChange, TopicRetention};
 use serde::{Deserialize, Serialize};
@@ -72,6 +74,53 @@ pub enum DueTime {
     Level(i32),
 }
 
+impl DueTime {
+    /// Returns the time for the façade.
+    pub fn due(self) -> Due {
+        match self {
+            Self::At(due_ms) => Due::At(due_ms),
+            Self::Level(level) => Due::Level(level),
+        }
+    }
+}
+
+/// A message of a file, with the fields that only a copy keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportedMessage<'a> {
+    /// Its topic.
+    pub topic: &'a str,
+    /// Its queue.
+    pub queue_id: Option<i32>,
+    /// The message. Its unique key is that of the file, or empty.
+    #[serde(borrow)]
+    pub message: Message<'a>,
+    /// When it is due; `None` is now.
+    pub due: Option<DueTime>,
+    /// Address and port of the host that made it.
+    pub born_host: (IpAddr, i32),
+    /// How often consumers returned it.
+    pub reconsume_times: i32,
+}
+
+impl<'a> ImportedMessage<'a> {
+    /// Returns the message for the façade.
+    pub fn new_message(&self) -> (NewMessage<'a>, Due) {
+        let message =
+            NewMessage { sys_flag: SysFlag(0), ..self.message.new_message(self.topic, self.queue_id, false) };
+        (message, self.due.map_or(Due::Now, DueTime::due))
+    }
+
+    /// Returns the fields that only a copy keeps.
+    pub fn origin(&self) -> MessageOrigin {
+        let (ip, port) = self.born_host;
+        MessageOrigin {
+            sys_flag: SysFlag(self.message.sys_flag),
+            born_host: Host { ip, port },
+            reconsume_times: self.reconsume_times,
+        }
+    }
+}
+
 /// A number for a handle of one client.
 pub type HandleNumber = u64;
 
@@ -102,6 +151,8 @@ pub struct QueueOptions {
     pub maxsize: u64,
     /// Whether damaged messages are skipped.
     pub skips_damage: bool,
+    /// Whether the options of an open handle come first.
+    pub follows: bool,
 }
 
 /// A filter of messages.
@@ -287,6 +338,8 @@ pub enum Request<'a> {
     AppendToLightQueues(Batch<'a>, Vec<&'a str>),
     /// Appends one message that waits.
     AppendLater(Batch<'a>, DueTime),
+    /// Appends messages of a file, up to the first that is refused.
+    Import(Vec<ImportedMessage<'a>>),
     /// Makes everything durable.
     Flush,
     /// Creates a topic: name, queues, attributes.

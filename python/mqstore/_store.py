@@ -225,6 +225,11 @@ def when_unlocked(lock_timeout: Duration | None, call: Callable[[], T]) -> T:
         time.sleep(pause)
 
 
+def join_shared(directory: str, **options: Any) -> Store:
+    """Joins the processes that share a store. If their owner ends just now, waits ten seconds for another."""
+    return open(directory, "share", own=False, lock_timeout=10, **options)
+
+
 def opened_or_open(source: Store | StorePath) -> AbstractContextManager[Store]:
     """Returns an open store, or opens a directory for reading until the end of the `with` block."""
     return nullcontext(source) if isinstance(source, Store) else open(source)

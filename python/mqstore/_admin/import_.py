@@ -136,7 +136,7 @@ def _opened(path: str) -> Store:
     from mqstore._share import is_shared
 
     if is_shared(path):
-        return _store.open(path, "share", own=False)
+        return _store.join_shared(path)
     return _store.open(path, "create", options=StoreOptions(max_message_size=MOST_BODY))
 
 

@@ -17,7 +17,7 @@ from mqstore._read.on_error import FAILURES
 from mqstore._remote.glob import expanded, is_pattern, shown
 from mqstore._reports import json_form
 from mqstore._share import is_shared
-from mqstore._store import lock_pauses
+from mqstore._store import join_shared, lock_pauses
 from mqstore.cli import render
 from mqstore.cli.errors import error_text_of
 from mqstore.cli.render import Format
@@ -109,7 +109,7 @@ def writing(
         if is_shared(directory):
             if joined is not None:
                 joined()
-            return mqstore.open(directory, "share", own=False, lock_timeout=10, **options)
+            return join_shared(directory, **options)
         try:
             return mqstore.open(directory, mode, **options)
         except mqstore.StoreLockedError:

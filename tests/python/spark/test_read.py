@@ -250,7 +250,7 @@ def test_bodies_that_do_not_unpack(tmp_path: Path) -> None:
     with mqstore.open(path, "create") as store:
         store.append("t", b"good")
         row = ("t", 0, b"no zlib", [], 0, None, None, 0, 1 | (3 << 8))
-        mqstore._native.append_rows(store, [row])
+        mqstore._native.append_rows(store, [row], None, None)
     with pytest.raises(mqstore.MQStoreError, match="cannot decompress"):
         direct(path)
     assert [row["body"] for row in direct(path, mode="DROPMALFORMED")] == [b"good"]

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import mqstore
-from conftest import SMALL, until
+from conftest import SMALL, Cli, until
 
 
 @contextmanager
@@ -259,13 +259,9 @@ def test_segments_stay_when_the_process_that_decides_about_them_is_gone(
             assert "no process with the function before_delete is the owner" in caplog.text
 
 
-def test_the_processes_of_a_store(tmp_path: Path) -> None:
-    home = tmp_path / "s"
-
+def test_the_processes_of_a_store(home: Path, cli_process: Cli) -> None:
     def ps() -> dict[str, Any]:
-        command = [sys.executable, "-m", "mqstore", "ps", home, "--format", "json"]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        found: dict[str, Any] = json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(cli_process("ps", home, "--format", "json").stdout)
         return found
 
     mqstore.open(home, "create").close()

@@ -95,7 +95,7 @@ type TransferRow<'py> = (
 /// Appends messages of a file and returns their number. If one of them cannot be appended, returns the number before it;
 /// the next call, which begins with this message, raises the error and appends none.
 ///
-/// `compression` says how bodies are compressed. Batches, and bodies that are compressed already, stay as they are.
+/// `compression` says how bodies are compressed. Batches and bodies that are compressed already do not change.
 #[pyfunction]
 #[pyo3(signature = (target, rows, compression, compress_over))]
 pub(crate) fn append_rows(
@@ -151,11 +151,7 @@ impl RowParts<'_> {
                 flag: self.flag,
                 born_timestamp_ms: self.born,
             },
-            due: match self.due {
-                Due::Now => None,
-                Due::At(due_ms) => Some(DueTime::At(due_ms)),
-                Due::Level(level) => Some(DueTime::Level(level)),
-            },
+            due: DueTime::of(self.due),
             born_host: (self.origin.born_host.ip, self.origin.born_host.port),
             reconsume_times: self.origin.reconsume_times,
         }

@@ -204,8 +204,8 @@ fn import(store: &Store, rows: &[ImportedMessage<'_>], again: bool) -> Result<u6
     if again {
         let topic = rows.first().map_or("", |row| row.topic);
         return Err(invalid(format!(
-            "the owner of the store ended during the import, so the next {} messages, of which the first is for \
-             topic {topic}, are there or not: compare the end of their topics with the file, and import the rest",
+            "the owner of the store ended during the import, so the next {} messages, the first for topic \
+             {topic}, are there or not: compare the end of their topics with the file, and import the rest",
             rows.len()
         )));
     }

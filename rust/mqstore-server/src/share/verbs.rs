@@ -126,13 +126,7 @@ impl Verbs<'_> {
             return Ok((accepted.appended, accepted.waits_in.map(str::to_owned)));
         }
         let Self::Shared(shared) = self else { return Err(odd()) };
-        let due = match due {
-            Due::Now => {
-                return Ok((self.append(message)?, None));
-            }
-            Due::At(due_ms) => DueTime::At(due_ms),
-            Due::Level(level) => DueTime::Level(level),
-        };
+        let Some(due) = DueTime::of(due) else { return Ok((self.append(message)?, None)) };
         let keyed = Keyed::new(&shared.0, std::iter::once(Part::from(message)));
         match shared.call(&Request::AppendLater(batch(message, false, &keyed), due))? {
             Response::Accepted(Some((position, waits_in))) => {

@@ -75,6 +75,15 @@ pub enum DueTime {
 }
 
 impl DueTime {
+    /// Makes it of the façade's; `None` for a message that does not wait.
+    pub fn of(due: Due) -> Option<Self> {
+        match due {
+            Due::Now => None,
+            Due::At(due_ms) => Some(Self::At(due_ms)),
+            Due::Level(level) => Some(Self::Level(level)),
+        }
+    }
+
     /// Returns the time for the façade.
     pub fn due(self) -> Due {
         match self {

@@ -39,6 +39,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import PendingTransaction, Transaction
     from mqstore._delivery.work_queue import Delay, Lease, WorkQueue, WorkQueueCounts
+    from mqstore._follow import Follower, follow, promote
     from mqstore._options import BrokerOptions, StoreOptions
     from mqstore._publish.clean import clean
     from mqstore._publish.fetch import fetch, published
@@ -54,22 +55,23 @@ __all__ = [
     "BackupVerifyReport", "BrokerOptions", "Change", "CleanReport", "CompactionReport", "Consumer",
     "ConsumerClosedError", "CopyGap", "CorruptionError", "Delay", "DelayStats", "DelayedInfo", "DiskFullError",
     "DledgerInfo", "DledgerTerm", "Empty", "ExpireReport", "ExpiredFile", "ExpiredTopic", "ExportReport", "FetchReport",
-    "ForkedProcessError", "Full", "GroupInfo", "GroupOffset", "HourRate", "ImportReport", "InvalidFilterError",
-    "InvalidMessageError", "InvalidOptionError", "KeptSegment", "Lease", "LeaseLostError", "LeasedMessage",
-    "LogicMessage", "LogicPart", "LogicQueue", "LogicQueues", "LostOffsets", "LostRange", "MQStoreError", "Message",
-    "MessageTooLargeError", "MissingPackageError", "MovedGroup", "NamespaceInfo", "NotAStoreError", "OffsetCommit",
-    "OffsetOutOfRangeError", "PartSize", "PendingTransaction", "PoppedInfo", "Problem", "Progress", "PublishedFile",
-    "PublishedResult", "QueueInfo", "QueueNotAssignedError", "QueueRange", "QuotaFull", "RebuildReport",
-    "ReclaimReport", "ReclaimedSegment", "ReclaimedTopic", "RefusedError", "RemoteStoreError", "RepairReport",
-    "RestoreReport", "RestoredQueue", "ResultExistsError", "ResultNotFoundError", "RunningBackup", "Scan",
-    "SegmentHolder", "ShutDown", "SnapshotReport", "SqlFilter", "Store", "StoreArchive", "StoreBusyError",
-    "StoreChangedError", "StoreClosedError", "StoreEvent", "StoreIOError", "StoreInfo", "StoreLockedError",
-    "StoreOptions", "StorePermissionError", "StorePoisonedError", "StoreReadOnlyError", "StoreStats",
-    "StoreTimeoutError", "StoreWarning", "StoredMessage", "Table", "TieredInfo", "TopicCopyReport", "TopicInfo",
-    "TopicNotFoundError", "TopicQuota", "TopicRetention", "Transaction", "UndecidedInfo", "UnsupportedFormatError",
-    "UnusedObject", "VerifyReport", "WorkQueue", "WorkQueueCounts", "WorkQueueInfo", "__version__", "backup", "clean",
-    "compact", "copy_topic", "errors", "export", "fetch", "import_", "info", "open", "open_logic_queues", "published",
-    "rebuild", "repair", "restore_compaction", "scan", "sql", "types", "verify",
+    "FollowStatus", "Follower", "ForkedProcessError", "Full", "GroupInfo", "GroupOffset", "HourRate", "ImportReport",
+    "InvalidFilterError", "InvalidMessageError", "InvalidOptionError", "KeptSegment", "Lease", "LeaseLostError",
+    "LeasedMessage", "LogicMessage", "LogicPart", "LogicQueue", "LogicQueues", "LostOffsets", "LostRange",
+    "MQStoreError", "Message", "MessageTooLargeError", "MissingPackageError", "MovedGroup", "NamespaceInfo",
+    "NotAStoreError", "OffsetCommit", "OffsetOutOfRangeError", "PartSize", "PendingTransaction", "PoppedInfo",
+    "Problem", "Progress", "PublishedFile", "PublishedResult", "QueueInfo", "QueueNotAssignedError", "QueueRange",
+    "QuotaFull", "RebuildReport", "ReclaimReport", "ReclaimedSegment", "ReclaimedTopic", "RefusedError",
+    "RemoteStoreError", "RepairReport", "RestoreReport", "RestoredQueue", "ResultExistsError", "ResultNotFoundError",
+    "RunningBackup", "Scan", "SegmentHolder", "ShutDown", "SnapshotReport", "SqlFilter", "Store", "StoreArchive",
+    "StoreBusyError", "StoreChangedError", "StoreClosedError", "StoreEvent", "StoreIOError", "StoreInfo",
+    "StoreLockedError", "StoreOptions", "StorePermissionError", "StorePoisonedError", "StoreReadOnlyError",
+    "StoreStats", "StoreTimeoutError", "StoreWarning", "StoredMessage", "Table", "TieredInfo", "TopicCopyReport",
+    "TopicInfo", "TopicNotFoundError", "TopicQuota", "TopicRetention", "Transaction", "UndecidedInfo",
+    "UnsupportedFormatError", "UnusedObject", "VerifyReport", "WorkQueue", "WorkQueueCounts", "WorkQueueInfo",
+    "__version__", "backup", "clean", "compact", "copy_topic", "errors", "export", "fetch", "follow", "import_", "info",
+    "open", "open_logic_queues", "promote", "published", "rebuild", "repair", "restore_compaction", "scan", "sql",
+    "types", "verify",
 ]  # fmt: skip
 
 if "gevent.monkey" in _sys.modules:
@@ -91,6 +93,7 @@ _NAMES = {
     "_delivery.delays": ("DelayStats",),
     "_delivery.transactions": ("PendingTransaction", "Transaction"),
     "_delivery.work_queue": ("Delay", "Lease", "WorkQueue", "WorkQueueCounts"),
+    "_follow": ("Follower", "follow", "promote"),
     "_options": ("BrokerOptions", "StoreOptions"),
     "_publish.clean": ("clean",),
     "_publish.fetch": ("fetch", "published"),

@@ -13,6 +13,7 @@ from mqstore._stubs.backup import *
 from mqstore._stubs.commits import *
 from mqstore._stubs.delivery import *
 from mqstore._stubs.filter import *
+from mqstore._stubs.follow import *
 from mqstore._stubs.jobs import *
 from mqstore._stubs.loop import *
 from mqstore._stubs.message import *
@@ -35,26 +36,26 @@ from mqstore.types import (
 
 __all__ = [
     "AppendResult", "AppendResults", "ArchiveRestore", "ArchiveStream", "ArchiveTarget", "BackupRestore",
-    "BackupSession", "BackupTarget", "CompactionJob", "ExportRules", "ExportStream", "LeasedMessage", "LineStream",
-    "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message", "MessageIterator", "NativeChecks",
-    "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "PartialFile", "PartialFolder",
-    "QueuedAppend", "RemoteDirectory", "ResultManifest", "ResultPublication", "ResultTarget", "ScanRows", "ScanStream",
-    "SqlFilter", "StageFile", "Stager", "StepWrite", "StoreCopy", "StoredMessage", "TableLoad", "TableRows",
-    "TestClock", "TestFaults", "TopicCopy", "__version__", "_after_fork_in_child", "_restore_message", "adopt_settings",
-    "append_rows", "archive_state", "archived_files", "begin_step", "cancel_delayed", "check_block", "check_division",
-    "check_options", "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store", "create_segment",
-    "dead_letters", "decode_records", "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms",
-    "expired_to_ms", "export_settings", "floor_offset", "forget_archive_columns", "group_lags", "groups", "has_archive",
-    "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled", "is_system_topic", "jobs", "key_hashes",
-    "link_archive", "link_unknown_archive", "lock_holder", "log_end", "make_topics", "message_ids", "namespaces",
-    "offset_history", "pending_transactions", "pop_record", "prepare_stage", "processes", "publish_file",
-    "publish_folder", "quotas", "read_archive_footers", "read_log", "reason_of", "rebuild", "reclaim",
-    "remove_export_state", "repair", "replace_cached", "reschedule_delayed", "resume_step", "retention_limits",
-    "retention_usage", "saved_offsets", "scan_archive", "scan_cuts", "scan_export", "scan_lines", "scan_open",
-    "scan_schema", "set_archive", "set_retention", "staged_job", "sync_groups", "sync_part", "tags_codes",
-    "unlink_archive", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
-    "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
+    "BackupSession", "BackupTarget", "CompactionJob", "ExportRules", "ExportStream", "FollowSession", "LeasedMessage",
+    "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message", "MessageIterator",
+    "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "PartialFile",
+    "PartialFolder", "QueuedAppend", "RemoteDirectory", "ResultManifest", "ResultPublication", "ResultTarget",
+    "ScanRows", "ScanStream", "SqlFilter", "StageFile", "Stager", "StepWrite", "StoreCopy", "StoredMessage",
+    "TableLoad", "TableRows", "TestClock", "TestFaults", "TopicCopy", "__version__", "_after_fork_in_child",
+    "_restore_message", "adopt_settings", "append_rows", "archive_state", "archived_files", "begin_step",
+    "cancel_delayed", "check_block", "check_division", "check_options", "check_rows", "check_settings", "check_staged",
+    "compaction_end", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json",
+    "copy_store", "create_segment", "dead_letters", "decode_records", "delay_counts", "delete_namespace",
+    "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings", "floor_offset", "forget_archive_columns",
+    "group_lags", "groups", "has_archive", "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled",
+    "is_system_topic", "jobs", "key_hashes", "link_archive", "link_unknown_archive", "lock_holder", "log_end",
+    "make_topics", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record", "prepare_stage",
+    "processes", "promote_copy", "publish_file", "publish_folder", "quotas", "read_archive_footers", "read_log",
+    "reason_of", "rebuild", "reclaim", "remove_export_state", "repair", "replace_cached", "reschedule_delayed",
+    "resume_step", "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_cuts", "scan_export",
+    "scan_lines", "scan_open", "scan_schema", "set_archive", "set_retention", "staged_job", "sync_groups", "sync_part",
+    "tags_codes", "unlink_archive", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan",
+    "verify_run_step", "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]

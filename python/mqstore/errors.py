@@ -177,16 +177,26 @@ class ForkedProcessError(MQStoreError, RuntimeError):
 
 
 class StoreReadOnlyError(MQStoreError, io.UnsupportedOperation):
-    """A write to a store that is open for reading."""
+    """A write to a store that is open for reading, or to a copy that follows a master.
+
+    `master` is the host and port of the master; None for another store.
+    """
 
     _errno = errno.EBADF
 
     path: str
     action: str
+    master: str | None
 
-    def __init__(self, path: str, action: str) -> None:
-        text = f'{path}: opened read-only: open it with mode "rw" to {action}'
-        self._settle(text, path, action)
+    def __init__(self, path: str, action: str, master: str | None = None) -> None:
+        if master is None:
+            text = f'{path}: opened read-only: open it with mode "rw" to {action}'
+        else:
+            text = (
+                f"{path}: is a copy of {master}, which alone can {action}: append there, or make the copy a store of "
+                f"its own (mqstore.promote, mqstore promote)"
+            )
+        self._settle(text, path, action, master)
 
 
 class StorePoisonedError(MQStoreError, OSError):

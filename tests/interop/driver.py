@@ -173,12 +173,14 @@ class JavaSession:
         start: bool = True,
         tiered: Mapping[str, object] | None = None,
         starts: Mapping[tuple[str, int], int] | None = None,
+        epoch: int | None = None,
     ) -> JavaStore:
         """Open a directory with a RocketMQ store.
 
         `config` has names of MessageStoreConfig; `topics` maps a name to ``{"queues": n, "attributes": {...}}``;
         `write_topics` also writes them to config/topics.json, as a broker does. `tiered` has names of the configuration
-        of a tiered store around it, and `starts` the first offsets of its queues.
+        of a tiered store around it, and `starts` the first offsets of its queues. With `epoch`, it is the master of a
+        broker in controller mode.
         """
         around = None
         if tiered is not None:
@@ -197,6 +199,7 @@ class JavaSession:
             write_topics=write_topics,
             start=start,
             tiered=around,
+            epoch=epoch,
         )
         report = OpenReport(
             result["loaded"],
@@ -204,6 +207,7 @@ class JavaSession:
             result["seconds"],
             result["min_physical"],
             result["max_physical"],
+            result["ha_port"],
             _log_lines(result),
         )
         if not report.loaded:

@@ -197,6 +197,7 @@ class OpenReport:
     seconds: float
     min_physical: int
     max_physical: int
+    ha_port: int
     logs: list[LogLine] = field(repr=False)
 
     def recovery_start(self) -> int:

@@ -60,7 +60,7 @@ def _application(arguments: list[str]) -> None:
         from mqstore.cli.info import processes  # noqa: F401
         from mqstore.cli.info import verbs as info_verbs  # noqa: F401
         from mqstore.cli.messages import verbs as messages_verbs  # noqa: F401
-        from mqstore.cli.targets import archive, backup, results  # noqa: F401
+        from mqstore.cli.targets import archive, backup, follow, results  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("rich", "typer"):
             raise

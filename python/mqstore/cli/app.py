@@ -28,7 +28,8 @@ PANELS = {
     "Change": ("append", "import", "topic", "group", "dead-letter"),
     "Operate": ("verify", "repair", "rebuild", "compact", "expire", "retention", "reclaim", "snapshot", "bench"),
     "Broker directories": ("config", "copy-topic", "logic-queue"),
-    "Backups, archives, results": (
+    "Copies, backups, archives, results": (
+        *("follow", "promote"),
         *("backup", "backup-files", "backup-verify", "backup-restore", "backup-clean"),
         *("archive", "archive-files", "archive-verify", "archive-restore", "archive-clean"),
         *("export", "published", "fetch", "clean"),

@@ -43,6 +43,14 @@ pub enum StoreError {
         /// The refused action.
         action: &'static str,
     },
+    /// The store is a copy of a master's log, so only the master can change it.
+    #[error("{path}: is a copy of {master}: append there, or promote the copy to a store of its own")]
+    Follows {
+        /// The root of the store.
+        path: PathBuf,
+        /// Host and port of the master.
+        master: String,
+    },
     /// An earlier write or sync failed; memory and disk may disagree.
     #[error("{path}: stopped after {stage} failed ({cause}): close and reopen the store to recover it")]
     Poisoned {

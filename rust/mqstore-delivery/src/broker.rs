@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use mqstore_base::message::{Appended, NewMessage};
-use mqstore_engine::{MessageOrigin, Store};
+use mqstore_engine::{AppendMarks, MessageOrigin, Store};
 use mqstore_format::validate_group;
 use mqstore_io::sync::Mutex;
 use mqstore_meta::MetaLog;
@@ -214,11 +214,11 @@ impl Broker {
         Ok(self.state.delays()?.append(messages)?)
     }
 
-    /// Appends messages from elsewhere, like [`mqstore_engine::SystemAppends::append_copies`]; those with a due time
+    /// Appends messages from elsewhere, like [`mqstore_engine::SystemAppends::append_marked`]; those with a due time
     /// are delivered then. One lock, one sync. After an error in one message, none is appended.
     ///
     /// # Errors
-    /// Those of [`mqstore_engine::SystemAppends::append_copies`] and [`Self::append_later`].
+    /// Those of [`mqstore_engine::SystemAppends::append_marked`] and [`Self::append_later`].
     pub fn append_copies(
         &self,
         messages: &[(NewMessage<'_>, Due)],
@@ -226,7 +226,10 @@ impl Broker {
     ) -> Result<Vec<Appended>, BrokerError> {
         if messages.iter().all(|(_, due)| *due == Due::Now) {
             let messages: Vec<_> = messages.iter().map(|(message, _)| *message).collect();
-            return Ok(self.store().system_appends().append_copies(&messages, origins)?);
+            return Ok(self
+                .store()
+                .system_appends()
+                .append_marked(&messages, AppendMarks::Origins(origins))?);
         }
         let accepted = self.state.delays()?.append_copies(messages, origins)?;
         Ok(accepted.into_iter().map(|accepted| accepted.appended).collect())

@@ -7,7 +7,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, StoredRecord};
 use mqstore_base::message::{UniqueKey, encode_properties};
 use mqstore_base::options::{OpenMode, StoreOptions};
-use mqstore_engine::Store;
+use mqstore_engine::{AppendMarks, Store, TransactionMark};
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{Access, Clock, ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
 
@@ -107,7 +107,7 @@ pub(crate) fn put(store: &Store, topic: &str, queue_id: i32, body: &str, tag: &s
 pub(crate) fn append_like_broker(store: &Store, message: &NewMessage<'_>) {
     store
         .system_appends()
-        .append_together(&[*message], &[mqstore_engine::TransactionMark::default()])
+        .append_marked(&[*message], AppendMarks::Together(&[TransactionMark::default()]))
         .unwrap();
 }
 

@@ -74,7 +74,7 @@ pub use store::{
 };
 pub use topic_retention::TopicUsage;
 pub use write::append::RefusedMessage;
-pub use write::append_marks::{MessageOrigin, TransactionMark};
+pub use write::append_marks::{AppendMarks, MessageOrigin, TransactionMark};
 pub use write::encode::check_target;
 pub use write::raw_append::check_copy;
 pub use write::staged_batch::StagedBlock;

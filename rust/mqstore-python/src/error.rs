@@ -11,6 +11,7 @@ use mqstore::error::{StoreError, disk_option, remedy};
 use mqstore::format::FormatError;
 use mqstore::io::{RemoteCause, RemoteError};
 use mqstore::notes::Notes;
+use mqstore::replication::copy::Master;
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -77,7 +78,13 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
         StoreError::NotAStore { path, reason } => NotAStoreError::new_err((text(&path), reason)),
         StoreError::Locked { path, pid } => StoreLockedError::new_err((text(&path), pid)),
         StoreError::Closed { path } => StoreClosedError::new_err((text(&path),)),
-        StoreError::ReadOnly { path, action } => StoreReadOnlyError::new_err((text(&path), action)),
+        StoreError::ReadOnly { path, action } => {
+            let master = Master::at(&path).map(|master| master.address);
+            StoreReadOnlyError::new_err((text(&path), action, master))
+        }
+        StoreError::Follows { path, master } => {
+            StoreReadOnlyError::new_err((text(&path), "change it", Some(master)))
+        }
         StoreError::Poisoned { path, stage, cause } => {
             StorePoisonedError::new_err((text(&path), stage, cause))
         }

@@ -19,6 +19,7 @@ pub(crate) mod convert;
 pub(crate) mod delivery;
 mod error;
 pub(crate) mod event_loop;
+mod follow;
 mod results;
 mod runtime;
 mod scan;
@@ -78,6 +79,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     store::archive::register(module)?;
     archive::register(module)?;
     backup::register(module)?;
+    follow::register(module)?;
     commits::register(module)?;
     results::register(module)?;
     store::compaction::register(module)?;

@@ -68,6 +68,7 @@ pub use mqstore_arrow as arrow;
 pub use mqstore_backup as backup;
 pub use mqstore_base::{body_compression, error, events, message, notes, options};
 pub use mqstore_format as format;
+pub use mqstore_replication as replication;
 pub use mqstore_results as results;
 pub use mqstore_transfer as transfer;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 use mqstore_base::options::{OpenMode, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_delivery::{
     Accepted, Broker, BrokerError, Consumer, ConsumerOptions, Due, Transactions, WorkQueue, WorkQueueOptions,
     first_unfinished,
@@ -16,6 +17,7 @@ use mqstore_engine::{TableLoad, TableRows};
 use mqstore_io::sync::Mutex;
 use mqstore_io::{Clock, OsVfs, SystemClock, Vfs};
 use mqstore_log::recovery::RecoveryWatcher;
+use mqstore_replication::copy::Master;
 
 pub use mqstore_base::progress::Progress;
 pub use mqstore_base::topic_floors::{FloorTable, TopicRetention};
@@ -217,9 +219,15 @@ impl<'a> StoreBuilder<'a> {
     /// Like [`Self::open`]; delivery starts with the first call of [`Store::broker`].
     ///
     /// # Errors
-    /// Those of [`mqstore_engine::Store::open`].
+    /// Those of [`mqstore_engine::Store::open`]; [`StoreError::Follows`] for an open for writing of a copy.
     pub fn open_undelivered(self) -> Result<Store, StoreError> {
         let Self { path, vfs, clock, mode, options, watcher } = self;
+        if mode.writes() {
+            let files = StoreFiles::new(Arc::clone(&vfs), Arc::clone(&clock), &path);
+            if let Some(master) = Master::of(&files)? {
+                return Err(StoreError::Follows { path, master: master.address });
+            }
+        }
         let engine = match watcher {
             Some(watcher) => mqstore_engine::Store::open_watched(vfs, clock, &path, mode, &options, watcher),
             None => mqstore_engine::Store::open(vfs, clock, &path, mode, &options),

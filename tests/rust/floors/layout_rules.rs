@@ -5,7 +5,7 @@ use crate::rust_source::{self, Token};
 use crate::tree::{Finding, Tree};
 
 /// Each crate of ours, and which of the others it may depend on.
-const CRATES: [(&str, &[&str]); 17] = [
+const CRATES: [(&str, &[&str]); 18] = [
     ("mqstore-format", &[]),
     ("mqstore-io", &[]),
     ("mqstore-arrow", &["mqstore-format"]),
@@ -68,6 +68,10 @@ const CRATES: [(&str, &[&str]); 17] = [
         ],
     ),
     (
+        "mqstore-replication",
+        &["mqstore-base", "mqstore-engine", "mqstore-format", "mqstore-io", "mqstore-log", "mqstore-meta"],
+    ),
+    (
         "mqstore",
         &[
             "mqstore-archive",
@@ -81,6 +85,7 @@ const CRATES: [(&str, &[&str]); 17] = [
             "mqstore-inspect",
             "mqstore-io",
             "mqstore-log",
+            "mqstore-replication",
             "mqstore-results",
             "mqstore-transfer",
         ],

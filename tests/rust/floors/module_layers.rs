@@ -139,9 +139,10 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
         &[&["append", "positions", "record_copy"], &["pass", "topic_copy"], &["store_copy"]],
     ),
     ("mqstore", &[&["append", "compaction", "delivery", "inspect", "io", "read", "store"]]),
+    ("mqstore-replication", &[&["epochs"], &["log", "wire"], &["metadata", "records"], &["copy", "replica"]]),
     (
         "mqstore-server",
-        &[&["steps"], &["wire"], &["deadline"], &["service"], &["socket"], &["client"], &["share"]],
+        &[&["steps"], &["wire"], &["deadline"], &["service"], &["socket"], &["client"], &["follow", "share"]],
     ),
     (
         "mqstore-python",
@@ -152,7 +153,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
             &["arrow", "target", "testing"],
             &["store"],
             &["scan"],
-            &["archive", "backup", "results"],
+            &["archive", "backup", "follow", "results"],
             &["delivery"],
             &["event_loop"],
         ],

@@ -30,10 +30,14 @@ const RAW: [&[&str]; 17] = [
 /// Types that do the same under any path.
 const RAW_TYPES: [&str; 4] = ["Instant", "SystemTime", "OpenOptions", "DirBuilder"];
 
-/// These may use the sockets of the system: the local socket of a shared store, and its clients' end.
-const SOCKETS_ALLOWED: [&str; 2] =
-    ["rust/mqstore-server/src/socket/", "rust/mqstore-server/src/client/connection.rs"];
-const SOCKET_CRATES: [&[&str]; 3] = [&["std", "os"], &["rustix"], &["nix"]];
+/// These may use the sockets of the system: the local socket of a shared store, its clients' end, and the connection to a
+/// master.
+const SOCKETS_ALLOWED: [&str; 3] = [
+    "rust/mqstore-server/src/socket/",
+    "rust/mqstore-server/src/client/connection.rs",
+    "rust/mqstore-server/src/follow/connection.rs",
+];
+const SOCKET_CRATES: [&[&str]; 4] = [&["std", "os"], &["std", "net"], &["rustix"], &["nix"]];
 
 /// The crate that may use an asynchronous runtime.
 const RUNTIME_CRATE: &str = "rust/mqstore-server/";

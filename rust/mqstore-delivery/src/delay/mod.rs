@@ -24,7 +24,7 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_base::wake_signal::Signal;
-use mqstore_engine::{BackgroundTask, MessageOrigin, Store};
+use mqstore_engine::{AppendMarks, BackgroundTask, MessageOrigin, Store};
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC};
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
@@ -121,7 +121,7 @@ impl Delays {
         self.append_from(messages, None)
     }
 
-    /// Like [`Self::append`], for messages from elsewhere; see [`mqstore_engine::SystemAppends::append_copies`].
+    /// Like [`Self::append`], for messages from elsewhere; see [`mqstore_engine::SystemAppends::append_marked`].
     pub(crate) fn append_copies(
         &self,
         messages: &[(NewMessage<'_>, Due)],
@@ -176,7 +176,9 @@ impl Delays {
             })
             .collect();
         let done = match waiting.as_slice() {
-            all if let Some(origins) = origins => self.store.system_appends().append_copies(all, origins)?,
+            all if let Some(origins) = origins => {
+                self.store.system_appends().append_marked(all, AppendMarks::Origins(origins))?
+            }
             [one] => vec![self.store.append(one)?],
             all => self.store.append_many(all)?,
         };

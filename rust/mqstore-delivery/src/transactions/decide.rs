@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, StoredRecord};
-use mqstore_engine::TransactionMark;
+use mqstore_engine::{AppendMarks, TransactionMark};
 use mqstore_format::SysFlag;
 use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC};
 use mqstore_format::transaction::HalfRecord;
@@ -170,7 +170,7 @@ impl Transactions {
             });
             marks.push(one.mark);
         }
-        let mut appended = store.system_appends().append_together(&messages, &marks)?;
+        let mut appended = store.system_appends().append_marked(&messages, AppendMarks::Together(&marks))?;
         if let (Some(op), Some(last)) = (appended.first(), appended.last()) {
             let end = last.commit_log_offset + u64::from(last.size);
             self.inner.state.lock().known.record_decision(halves.iter().copied(), op.queue_offset, end);

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, StoredRecord};
-use mqstore_engine::MessageOrigin;
+use mqstore_engine::{AppendMarks, MessageOrigin};
 use mqstore_format::properties::{
     DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET,
     NAME_VALUE_SEPARATOR, ORIGIN_MESSAGE_ID, PROPERTY_CRC, REASON, RETRY_TOPIC, SEPARATOR,
@@ -247,7 +247,7 @@ impl WorkQueueInner {
             })
             .collect();
         if !messages.is_empty() {
-            self.store().system_appends().append_copies(&messages, &origins)?;
+            self.store().system_appends().append_marked(&messages, AppendMarks::Origins(&origins))?;
         }
         Ok(())
     }

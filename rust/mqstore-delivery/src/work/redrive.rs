@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, StoredRecord};
-use mqstore_engine::MessageOrigin;
+use mqstore_engine::{AppendMarks, MessageOrigin};
 use mqstore_format::properties::{
     DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC, TIMER_DELIVER_MS,
 };
@@ -177,7 +177,7 @@ impl WorkQueueInner {
                 reconsume_times: 0,
             })
             .collect();
-        self.store().system_appends().append_copies(&messages, &origins)?;
+        self.store().system_appends().append_marked(&messages, AppendMarks::Origins(&origins))?;
         Ok(messages.len() as u64)
     }
 }

@@ -3,41 +3,30 @@
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_format::{Host, MadeKey};
+use mqstore_log::commit_log::CopiedPart;
 
 use super::Store;
 use crate::staged::{StagedStep, StagedWrite};
 use crate::write::append::RefusedMessage;
-use crate::write::append_marks::{AppendMarks, MessageOrigin, TransactionMark};
+use crate::write::append_marks::{AppendMarks, MessageOrigin};
 
 /// See the header of this module; from [`Store::system_appends`].
 #[derive(Clone, Copy)]
 pub struct SystemAppends<'a>(pub(super) &'a Store);
 
 impl SystemAppends<'_> {
-    /// Like [`Store::append_many`], for messages from elsewhere; `origins` has the origin of each message, in the same
-    /// order. The given unique key is used; an empty one means none.
+    /// Like [`Store::append_many`], for messages with marks: copies from elsewhere, deliveries that were accepted earlier,
+    /// or parts of a transaction. The given unique key is used; an empty one means none.
     ///
     /// # Errors
-    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
-    pub fn append_copies(
+    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues. Those of
+    /// [`AppendMarks`].
+    pub fn append_marked(
         &self,
         messages: &[NewMessage<'_>],
-        origins: &[MessageOrigin],
+        marks: AppendMarks<'_>,
     ) -> Result<Vec<Appended>, StoreError> {
-        self.0.engine("append")?.append_marked(messages, AppendMarks::Origins(origins))
-    }
-
-    /// Like [`Self::append_copies`], for messages whose delivery was accepted earlier. It does not create a topic that
-    /// was deleted since.
-    ///
-    /// # Errors
-    /// Those of [`Self::append_copies`]; [`StoreError::TopicNotFound`] for a deleted topic.
-    pub fn append_deliveries(
-        &self,
-        messages: &[NewMessage<'_>],
-        origins: &[MessageOrigin],
-    ) -> Result<Vec<Appended>, StoreError> {
-        self.0.engine("append")?.append_marked(messages, AppendMarks::Deliveries(origins))
+        self.0.engine("append")?.append_marked(messages, marks)
     }
 
     /// Appends a record of another store to a topic with batch queues: an unchanged batch of messages, or a single
@@ -52,6 +41,18 @@ impl SystemAppends<'_> {
         origin: &MessageOrigin,
     ) -> Result<Appended, StoreError> {
         self.0.engine("append")?.append_batch_copy(message, origin)
+    }
+
+    /// Appends a part of the log of another store at `position`, the end of this log. Returns the new end.
+    ///
+    /// # Errors
+    /// Those of [`CommitLog::append_copied`](mqstore_log::commit_log::CommitLog::append_copied), and of a full disk.
+    pub fn append_copied(&self, position: u64, part: CopiedPart<'_>) -> Result<u64, StoreError> {
+        let engine = self.0.engine("append")?;
+        engine.before_append()?;
+        let end = engine.log.append_copied(position, part)?;
+        engine.wake_services(end)?;
+        Ok(end)
     }
 
     /// Begins a step of staged messages, whose files must be there; an earlier step must be over.
@@ -73,23 +74,7 @@ impl SystemAppends<'_> {
         StagedWrite::resume(self.0.engine("append")?, born_host)
     }
 
-    /// Appends messages that belong together; `marks` has the mark of each message, in the same order. See
-    /// [`TransactionMark`]. The given unique key is used; an empty one means none. If one message must be durable, all
-    /// are. It does not create a topic that was deleted.
-    ///
-    /// # Errors
-    /// Those of [`Store::append_many`]; [`StoreError::TooLarge`] for more than [`Self::max_together_bytes`];
-    /// [`StoreError::InvalidMessage`] for a topic with batch queues. After an error nothing is appended, unless the
-    /// error stopped the store.
-    pub fn append_together(
-        &self,
-        messages: &[NewMessage<'_>],
-        marks: &[TransactionMark],
-    ) -> Result<Vec<Appended>, StoreError> {
-        self.0.engine("append")?.append_marked(messages, AppendMarks::Together(marks))
-    }
-
-    /// Checks that [`Self::append_copies`] accepts messages for this topic.
+    /// Checks that [`Self::append_marked`] accepts copies for this topic.
     ///
     /// # Errors
     /// [`StoreError::InvalidMessage`] for a topic with batch queues; [`StoreError::ReadOnly`].
@@ -131,7 +116,7 @@ impl SystemAppends<'_> {
         self.0.engine("append")?.advance_queue(topic, queue_id, offset)
     }
 
-    /// Returns the maximum bytes of the records of one [`Self::append_together`].
+    /// Returns the maximum bytes of the records that are appended together; see [`AppendMarks::Together`].
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].

@@ -231,13 +231,15 @@ fn copies_keep_what_an_application_cannot_set() {
         born_host: Host::new([1, 2, 3, 4], 5),
         reconsume_times: 6,
     };
-    let appended = store.system_appends().append_copies(&[copy], &[origin]).unwrap();
+    let appended = store.system_appends().append_marked(&[copy], AppendMarks::Origins(&[origin])).unwrap();
     let stored = store.log().get_at(appended[0].commit_log_offset).unwrap();
     let view = stored.view().unwrap();
     assert_eq!((view.born_host, view.reconsume_times, view.born_timestamp), (origin.born_host, 6, -5));
     assert_eq!((view.sys_flag, view.flag, view.unique_key()), (SysFlag(0x701), 9, None));
     store.create_topic("batches", 1, &[("queue.type".to_owned(), "BatchCQ".to_owned())]).unwrap();
-    let refused = store.system_appends().append_copies(&[message("batches", Some(0), b"x", &[])], &[origin]);
+    let refused = store
+        .system_appends()
+        .append_marked(&[message("batches", Some(0), b"x", &[])], AppendMarks::Origins(&[origin]));
     assert!(matches!(refused, Err(StoreError::InvalidMessage { .. })));
 }
 

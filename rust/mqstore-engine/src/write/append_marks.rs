@@ -26,16 +26,20 @@ pub struct TransactionMark {
     pub prepared_transaction_offset: u64,
 }
 
-/// The marks of the messages of one append.
+/// The marks of the messages of one append, in the order of the messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum AppendMarks<'a> {
+pub enum AppendMarks<'a> {
     /// No marks.
     None,
     /// The origin of each message.
     Origins(&'a [MessageOrigin]),
-    /// The origin of each message that an earlier call appended for a later delivery.
+    /// The origin of each message that an earlier call appended for a later delivery. The append creates no topic that was
+    /// deleted since: [`StoreError::TopicNotFound`].
     Deliveries(&'a [MessageOrigin]),
-    /// The transaction mark of each message.
+    /// The transaction mark of each message. All messages are appended together, durably if one of them must be. After an
+    /// error none of them is, unless the error stopped the store: [`StoreError::TooLarge`] for more than
+    /// [`SystemAppends::max_together_bytes`](crate::SystemAppends::max_together_bytes). It creates no topic that was
+    /// deleted.
     Together(&'a [TransactionMark]),
 }
 

@@ -62,7 +62,7 @@ fn check_batch(batch: &NewMessage<'_>, origin: &MessageOrigin) -> Result<(), Sto
 }
 
 impl Engine {
-    /// See [`crate::SystemAppends::append_copies`] and its siblings; `marks` has a mark for each message.
+    /// See [`crate::SystemAppends::append_marked`]; `marks` has a mark for each message.
     pub(crate) fn append_marked(
         &self,
         messages: &[NewMessage<'_>],

@@ -8,8 +8,8 @@ use mqstore_io::Access;
 
 use crate::RepairReport;
 use crate::verify::VerifyReport;
-use mqstore_engine::TransactionMark;
 use mqstore_engine::testing::*;
+use mqstore_engine::{AppendMarks, TransactionMark};
 
 fn verify(world: &World) -> VerifyReport {
     crate::verify::verify(&world.files(), &small(), &mut |_| Ok(())).unwrap()
@@ -40,7 +40,10 @@ fn filled() -> World {
     for _ in 0..2 {
         // An append refuses this topic; only the parts of a store append to it.
         let later = message(SCHEDULE_TOPIC, Some(2), b"later", b"KEYS\x01k\x02");
-        store.system_appends().append_together(&[later], &[TransactionMark::default()]).unwrap();
+        store
+            .system_appends()
+            .append_marked(&[later], AppendMarks::Together(&[TransactionMark::default()]))
+            .unwrap();
     }
     store.close().unwrap();
     assert_eq!(kinds(&world), [""; 0]);

@@ -287,7 +287,7 @@ impl CommitLog {
         self.end_write(put)
     }
 
-    fn write_at(&self, put: &PutState, position: u64, bytes: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn write_at(&self, put: &PutState, position: u64, bytes: &[u8]) -> Result<(), StoreError> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -299,7 +299,7 @@ impl CommitLog {
     }
 
     /// Notes that the file has all bytes before the point of `put`.
-    fn end_write(&self, put: &PutState) -> Result<(), StoreError> {
+    pub(super) fn end_write(&self, put: &PutState) -> Result<(), StoreError> {
         let end = put.point.position;
         let segment = &self.active_of(put)?.segment;
         segment.advance_wrote(end - segment.base_offset());

@@ -381,10 +381,15 @@ impl CommitLog {
         put.point.last_offset = put.point.position;
         put.point.last_size = size as u32;
         put.point.position += size as u64;
-        // Only the holder of the put lock changes these counters.
+        self.count(1, size as u64);
+    }
+
+    /// Counts records, and their bytes. The caller holds the put lock, so no other thread changes the counters.
+    #[inline]
+    pub(super) fn count(&self, more_records: u64, more_bytes: u64) {
         let (records, bytes) = self.appended_records();
-        self.state.records.store(records + 1, Ordering::Relaxed);
-        self.state.record_bytes.store(bytes + size as u64, Ordering::Relaxed);
+        self.state.records.store(records + more_records, Ordering::Relaxed);
+        self.state.record_bytes.store(bytes + more_bytes, Ordering::Relaxed);
     }
 
     /// Publishes everything up to the point of `put` and returns the published offset.

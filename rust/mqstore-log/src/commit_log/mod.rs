@@ -10,6 +10,7 @@
 
 mod active_segment;
 mod append;
+mod append_copied;
 mod log;
 mod mapped_reads;
 mod pool;
@@ -24,6 +25,7 @@ mod scan;
 mod segment_list;
 mod sync;
 
+pub use append_copied::CopiedPart;
 pub use log::{CommitLog, EncodedRecord, LogOptions, Placed, SyncPoint};
 pub use mapped_reads::MappedPart;
 pub use preallocator::PreallocateOptions;

@@ -82,7 +82,7 @@ impl CommitLog {
 
     /// Makes sure that the disk has space for `bytes` and a filler after the tail.
     #[inline]
-    fn ensure_allocated(&self, put: &mut PutState, bytes: u64) -> Result<(), StoreError> {
+    pub(super) fn ensure_allocated(&self, put: &mut PutState, bytes: u64) -> Result<(), StoreError> {
         let needed = bytes + FILLER_BYTES;
         if put.point.position + needed <= put.allocated { Ok(()) } else { self.allocate_put(put, needed) }
     }

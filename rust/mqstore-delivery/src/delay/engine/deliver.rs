@@ -6,6 +6,7 @@
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, StoredRecord};
+use mqstore_engine::AppendMarks;
 
 use super::DelayEngine;
 use super::due_messages::PendingMessage;
@@ -131,7 +132,7 @@ impl DelayEngine {
                     return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
                 }
             }
-            self.store.system_appends().append_deliveries(&messages, &origins)
+            self.store.system_appends().append_marked(&messages, AppendMarks::Deliveries(&origins))
         })??;
         self.track_log_end(&done);
         Ok(())

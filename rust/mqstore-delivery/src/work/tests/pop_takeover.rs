@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use mqstore_base::message::NewMessage;
-use mqstore_engine::{MessageOrigin, Store};
+use mqstore_engine::{AppendMarks, MessageOrigin, Store};
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::json::REVIVE_GROUP;
 use mqstore_format::{Host, SysFlag};
@@ -196,7 +196,7 @@ fn put_again(store: &Store, topic: &str, body: &str, times: i32) {
         born_host: Host::new([127, 0, 0, 1], 1),
         reconsume_times: times,
     };
-    store.system_appends().append_copies(&[message], &[origin]).unwrap();
+    store.system_appends().append_marked(&[message], AppendMarks::Origins(&[origin])).unwrap();
 }
 
 #[test]

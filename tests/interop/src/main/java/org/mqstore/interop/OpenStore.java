@@ -12,6 +12,7 @@ import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.ExecutionException;
@@ -29,6 +30,7 @@ import org.apache.rocketmq.store.config.BrokerRole;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.dledger.DLedgerCommitLog;
 import org.apache.rocketmq.store.exception.ConsumeQueueException;
+import org.apache.rocketmq.store.ha.autoswitch.AutoSwitchHAService;
 import org.apache.rocketmq.store.queue.ConsumeQueueStore;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
@@ -55,6 +57,7 @@ final class OpenStore {
     private final DefaultMessageStore store;
     private final Tier tier;
     private final JsonObject tiered;
+    private final int epoch;
     private final ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
 
     /**
@@ -62,7 +65,7 @@ final class OpenStore {
      *
      * @param args {@code path}, {@code config} (names as in MessageStoreConfig), {@code topics} (name to
      *     {@code queues} and {@code attributes}), {@code write_topics} (also write config/topics.json as a broker does),
-     *     {@code tiered} (a tiered store around it, see {@link Tier})
+     *     {@code tiered} (a tiered store around it, see {@link Tier}), {@code epoch} (of a master in controller mode)
      */
     private OpenStore(JsonObject args) throws IOException {
         String path = args.get("path").getAsString();
@@ -77,6 +80,11 @@ final class OpenStore {
         broker.setBrokerName("interop");
         broker.setBrokerIP1("127.0.0.1");
         broker.setBrokerId(config.getBrokerRole() == BrokerRole.SLAVE ? MixAll.FIRST_SLAVE_ID : MixAll.MASTER_ID);
+        epoch = args.has("epoch") ? args.get("epoch").getAsInt() : 0;
+        if (epoch > 0) {
+            broker.setEnableControllerMode(true);
+            broker.setBrokerId(MixAll.FIRST_BROKER_CONTROLLER_ID);
+        }
         BrokerStatsManager stats = new BrokerStatsManager(broker);
         store = config.isEnableRocksDBStore()
             ? new RocksDBMessageStore(config, stats, null, broker, topics)
@@ -140,12 +148,18 @@ final class OpenStore {
         }
         if (loaded && start) {
             outer().start();
+            if (epoch > 0) {
+                AutoSwitchHAService service = (AutoSwitchHAService) store.getHaService();
+                service.changeToMaster(epoch);
+                service.setSyncStateSet(Set.of(MixAll.FIRST_BROKER_CONTROLLER_ID));
+            }
             awaitLeader();
             awaitDispatch();
         }
         result.addProperty("seconds", (System.nanoTime() - begin) / 1e9);
         result.addProperty("min_physical", store.getMinPhyOffset());
         result.addProperty("max_physical", store.getMaxPhyOffset());
+        result.addProperty("ha_port", store.getMessageStoreConfig().getHaListenPort());
         result.add("logs", LogCapture.drain(Thread.currentThread().getThreadGroup()));
         return result;
     }

@@ -1,0 +1,252 @@
+"""`follow`: a live copy of a RocketMQ master, in a thread of this program."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, Unpack
+
+from mqstore import _native
+from mqstore._options import StoreOptions, native_form, normalise
+from mqstore._paths import home_of
+from mqstore._reports import FollowStatus
+from mqstore._times import duration_of, seconds_of
+from mqstore.errors import ForkedProcessError, InvalidOptionError, MQStoreError, StoreTimeoutError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from mqstore.types import Duration, StoreOptionsDict, StorePath
+
+Protocol: TypeAlias = Literal["default", "autoswitch"]
+Begin: TypeAlias = Literal["oldest", "last"]
+
+_log = logging.getLogger("mqstore")
+
+_STEP_MS = 200
+"""Milliseconds of a step that waits for bytes of the master; a close waits for its end."""
+
+_LOOK = 0.01
+"""Seconds between two looks of `Follower.wait`."""
+
+_OWN = ("durability", "visibility", "compaction_interval", "on_event", "before_delete")
+"""Options of a store that has appends of its own, or functions of its program."""
+
+
+def follow(
+    master: str,
+    path: StorePath,
+    *,
+    metadata: str | None = None,
+    protocol: Protocol = "default",
+    begin: Begin = "oldest",
+    durable_acks: bool = False,
+    full_copy: bool = False,
+    metadata_interval: Duration = 10.0,
+    broker_id: int = 1 << 20,
+    options: StoreOptions | None = None,
+    **overrides: Unpack[StoreOptionsDict],
+) -> Follower:
+    """Follows a RocketMQ master: makes the directory `path` a live copy of its store, in a thread of this program.
+
+    The copy has the master's log byte for byte, at the same log offsets, and this program makes its queues and key
+    index. Other programs read it at the same time (`mqstore.open(path)`, `mqstore.scan`, Spark), and a broker can take
+    it over. A lost connection is made again. A copy that exists continues where it ends, after its last message was
+    compared with the master's.
+
+    Args:
+        master: host and port of the master's HA service (`brokerIP2:haListenPort`, 10912 by default).
+        path: directory of the copy. It must be empty, missing, or have a copy.
+        metadata: host and port of the broker (10911 by default), for topics, groups, offsets of groups and the progress
+            of delay levels, and for the size of its segments and the begin of its log. Without it, the copy has only
+            the log.
+        protocol: what the master speaks, which the connection does not show: `"default"`, or `"autoswitch"` for a
+            broker in controller mode.
+        begin: where an empty copy begins: with the `"oldest"` segment of the master, or with its `"last"` one.
+        durable_acks: whether the master gets an acknowledgement only after the copy has synced: a master that waits for
+            its slaves (`SYNC_MASTER`) then has each message on two disks. False acknowledges as RocketMQ does, with the
+            message in the page cache.
+        full_copy: whether to remove the copy and copy everything again. A directory that is no copy is refused.
+        metadata_interval: seconds between two looks at the tables of the broker; 10 by default.
+        broker_id: the id of this copy for a master in controller mode, other than those of its brokers.
+        options: options of the copy. `retention` and `retention_bytes` remove its old segments, whatever the master
+            removes. `segment_size` must be that of the master (`mappedFileSizeCommitLog`); with `metadata`, it is.
+        overrides: single options by name; they replace those in `options`.
+
+    Returns:
+        The follower. Use it in a `with` block; its end closes the copy.
+
+    Raises:
+        StoreLockedError: another process has the directory open for writing, for example another follower.
+        NotAStoreError: the directory has other files.
+        RefusedError: `full_copy`, and the directory is no copy.
+        InvalidOptionError: an option is out of bounds, or the copy has segments of another size than the master.
+        StoreIOError, OSError: the broker at `metadata` does not answer.
+    """
+    for name, address in (("master", master), ("metadata", metadata)):
+        if address is not None:
+            _check_address(name, address)
+    pause_ms = math.ceil(duration_of("metadata_interval", metadata_interval) * 1000)
+    home = home_of(path, "follow a master there")
+    chosen, plain = normalise(options, overrides), StoreOptions()
+    for name in _OWN:
+        if getattr(chosen, name) != getattr(plain, name):
+            raise InvalidOptionError(name, "a copy of a master has no such option")
+    _native.watch_forks()
+    session = _native.FollowSession(
+        master,
+        home,
+        protocol=protocol,
+        metadata=metadata,
+        metadata_interval_ms=pause_ms,
+        begin=begin,
+        broker_id=broker_id,
+        durable_acks=durable_acks,
+        full_copy=full_copy,
+        options=native_form(chosen),
+    )
+    return Follower(session, master, home)
+
+
+def promote(path: StorePath) -> str | None:
+    """Makes a copy of a master a store of its own, which can be opened for writing. It must not be followed now.
+
+    The log ends with the last whole message that the copy got. Make sure that the old master does not continue: its
+    later messages are not in this store.
+
+    Args:
+        path: directory of the copy.
+
+    Returns:
+        Host and port of the former master; None if the store follows none.
+
+    Raises:
+        StoreLockedError: a follower or another program has it open.
+    """
+    return _native.promote_copy(home_of(path, "promote it"))
+
+
+def _check_address(name: str, address: object) -> None:
+    if not isinstance(address, str):
+        raise TypeError(f"{name} must be a str, not {type(address).__name__}")
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+        raise InvalidOptionError(name, f'must be a host and a port like "10.0.0.5:10912", not {address!r}')
+
+
+class Follower:
+    """A copy that follows a master, from `mqstore.follow`."""
+
+    def __init__(self, session: _native.FollowSession, master: str, path: str) -> None:
+        """Starts the thread. Programs call `mqstore.follow` instead."""
+        self._session, self._master, self._path = session, master, path
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._work, name="mqstore-follow", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<mqstore.Follower of {self._master} in {self._path!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except (MQStoreError, OSError):
+            # The error of the block matters more. This one is in the log.
+            if kind is None:
+                raise
+
+    @property
+    def path(self) -> str:
+        """Directory of the copy."""
+        return self._path
+
+    @property
+    def running(self) -> bool:
+        """Whether the copy continues: False after `close`, and after an error with which no connection can succeed."""
+        return self._thread.is_alive() and not self._ended.is_set()
+
+    def status(self) -> FollowStatus:
+        """Returns how far the copy is. It waits for nothing."""
+        self._check_process()
+        found = self._session.status()
+        lag_ms = found.pop("lag_ms")
+        return FollowStatus(
+            master=self._master,
+            lag_bytes=found["master_end"] - found["log_end"],
+            lag_seconds=lag_ms / 1000,
+            running=self.running,
+            **found,
+        )
+
+    def wait(self, offset: int | None = None, timeout: Duration | None = None) -> FollowStatus:
+        """Waits until the copy has the log up to `offset`, or without it, everything that the master has.
+
+        Args:
+            offset: a log offset of the master, for example `log_end` of its last message.
+            timeout: longest wait; None has no limit.
+
+        Returns:
+            The status then.
+
+        Raises:
+            StoreTimeoutError: the timeout is over.
+            RefusedError: the copy is none of the master's log.
+            MQStoreError, OSError: the error that ended the follower.
+        """
+        limit = math.inf if timeout is None else seconds_of("timeout", timeout)
+        started = time.monotonic()
+        while True:
+            status = self.status()
+            is_there = status.lag_bytes == 0 and status.lag_seconds < 1 if offset is None else status.log_end >= offset
+            # Only then the copy is known to be one of this master.
+            if is_there and status.state == "following":
+                return status
+            if not self.running:
+                self._raise()
+            waited = time.monotonic() - started
+            if waited >= limit:
+                what = f"the copy {self._path} has the log up to {status.log_end}"
+                raise StoreTimeoutError(what, waited)
+            self._ended.wait(min(_LOOK, limit - waited))
+
+    def close(self) -> None:
+        """Ends the connection, makes the copy durable and closes it. A second call does nothing.
+
+        Raises:
+            MQStoreError, OSError: the error that ended the follower before.
+        """
+        self._check_process()
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join()
+        self._session.close()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedProcessError(self._path)
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            try:
+                for line in self._session.step(_STEP_MS):
+                    _log.warning("%s", line)
+            except (MQStoreError, OSError) as error:
+                self._error = error
+                _log.error("the copy of %s has ended: %s", self._master, error)
+                return

@@ -1,0 +1,25 @@
+//! Live copies of the log of a RocketMQ master.
+//!
+//! [`replica`] is the protocol: a state machine that takes bytes and times, and returns bytes. [`wire`] has its frames,
+//! [`epochs`] the history of a log, [`log`] what the protocol needs of a log, and `records` makes whole records of the
+//! bytes. [`copy`] is the store that the records go to, and [`metadata`] what a copy takes of the master's tables. There
+//! are no sockets and no threads here.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests put real files next to the store"
+    )
+)]
+
+pub mod copy;
+pub mod epochs;
+pub mod log;
+pub mod metadata;
+#[cfg(test)]
+mod model_tests;
+mod records;
+pub mod replica;
+pub mod wire;

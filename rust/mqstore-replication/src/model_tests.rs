@@ -1,0 +1,403 @@
+//! A random model of a master and its replica: appends, cuts of the connection at any byte, kills and power losses of
+//! the replica, reclaimed names, and in controller mode masters that replace each other. The files of both logs are
+//! compared byte for byte, and so are the messages of both stores.
+
+use std::path::PathBuf;
+
+use mqstore_engine::testing::{Arc, Vfs};
+use mqstore_engine::testing::{
+    ManualClock, OpenMode, SimVfs, Store, StoreOptions, World, plain, read_all, small,
+};
+use mqstore_format::offset_file_name;
+
+use crate::copy::{CopySetup, CopyStore, Master, promote};
+use crate::epochs::{Epoch, EpochTable};
+use crate::log::{LogState, ReplicaError, ReplicaLog};
+use crate::replica::{Begin, Replica, ReplicaOptions};
+use crate::wire::Protocol;
+
+const SEGMENT_BYTES: u64 = 4096;
+/// Number of runs for each protocol.
+const SEEDS: u64 = 60;
+/// Most bytes of one frame.
+const MOST_BYTES: u64 = 700;
+
+/// A small generator: the same seed gives the same choices.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+fn options() -> StoreOptions {
+    StoreOptions { segment_bytes: SEGMENT_BYTES, ..small() }
+}
+
+/// A master: a store of ours, and the epochs of its log.
+struct MasterStore {
+    world: World,
+    vfs: Arc<SimVfs>,
+    store: Store,
+    epochs: EpochTable,
+    clock: Arc<ManualClock>,
+}
+
+impl MasterStore {
+    fn new() -> Self {
+        let (world, vfs, clock) = World::simulated();
+        let store = world.open(OpenMode::Create, &options()).unwrap();
+        let mut epochs = EpochTable::default();
+        epochs.note(Epoch { number: 1, start: 0 });
+        Self { world, vfs, store, epochs, clock }
+    }
+
+    /// Another master, whose log has only the first records of this one.
+    fn successor(image: SimVfs, old: &Self) -> Self {
+        let vfs = Arc::new(image);
+        let world = old.world.on(vfs.clone());
+        let store = world.open(OpenMode::ReadWrite, &options()).unwrap();
+        let mut new = Self { world, vfs, store, epochs: old.epochs.clone(), clock: old.clock.clone() };
+        let end = new.end();
+        new.epochs.truncate(end);
+        let number = old.epochs.epochs().last().unwrap().number + 1;
+        new.epochs.note(Epoch { number, start: end });
+        new
+    }
+
+    fn append(&self, random: &mut Random) {
+        let body = vec![b'a' + random.below(20) as u8; random.below(900) as usize + 1];
+        let topic = ["orders", "prices"][random.below(2) as usize];
+        self.clock.advance(std::time::Duration::from_millis(random.below(5)));
+        self.store.append(&plain(topic, &body)).unwrap();
+    }
+
+    fn end(&self) -> u64 {
+        self.store.stats().unwrap().log_max_offset
+    }
+
+    fn last_segment(&self) -> u64 {
+        self.end() - self.end() % SEGMENT_BYTES
+    }
+
+    /// Bytes of the log from `offset` on: of one segment and one epoch.
+    fn bytes(&self, offset: u64, most: u64) -> Vec<u8> {
+        let base = offset - offset % SEGMENT_BYTES;
+        let end = self.end().min(base + SEGMENT_BYTES).min(offset + most);
+        let next = self.epochs.epochs().iter().map(|epoch| epoch.start).find(|start| *start > offset);
+        let end = next.map_or(end, |next| end.min(next));
+        let file = segment(&*self.vfs, base);
+        file[(offset - base) as usize..(end.max(offset) - base) as usize].to_vec()
+    }
+}
+
+fn segment(vfs: &dyn Vfs, base: u64) -> Vec<u8> {
+    let path = PathBuf::from("/data/store/commitlog").join(offset_file_name(base));
+    vfs.read_file(&path, SEGMENT_BYTES).unwrap_or_else(|_| vec![0; SEGMENT_BYTES as usize])
+}
+
+/// The master's end of a connection.
+#[derive(Default)]
+struct Session {
+    input: Vec<u8>,
+    next: Option<u64>,
+    /// Whether a replica in controller mode wants only the last segment.
+    only_last: bool,
+    out: Vec<u8>,
+    /// The end that the replica has reported.
+    acked: u64,
+}
+
+impl Session {
+    /// Takes what the replica sent, and sends the next frame.
+    fn step(&mut self, master: &MasterStore, protocol: Protocol, random: &mut Random) {
+        loop {
+            let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
+            match protocol {
+                Protocol::Default if self.input.len() >= 8 => {
+                    let offset = number(&self.input[..8]);
+                    self.input.drain(..8);
+                    self.acked = offset;
+                    self.next.get_or_insert(if offset == 0 { master.last_segment() } else { offset });
+                }
+                Protocol::AutoSwitch
+                    if self.input.first_chunk() == Some(&[0, 0, 0, 1]) && self.input.len() >= 16 =>
+                {
+                    self.only_last = self.input[5] == 1;
+                    self.input.drain(..16);
+                    let mut body = Vec::new();
+                    for epoch in master.epochs.epochs() {
+                        body.extend_from_slice(&epoch.number.to_be_bytes());
+                        body.extend_from_slice(&epoch.start.to_be_bytes());
+                    }
+                    self.out.extend_from_slice(&1_i32.to_be_bytes());
+                    self.out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+                    self.out.extend_from_slice(&master.end().to_be_bytes());
+                    self.out.extend_from_slice(&1_i32.to_be_bytes());
+                    self.out.extend_from_slice(&body);
+                }
+                Protocol::AutoSwitch
+                    if self.input.first_chunk() == Some(&[0, 0, 0, 2]) && self.input.len() >= 12 =>
+                {
+                    let offset = number(&self.input[4..12]);
+                    self.input.drain(..12);
+                    self.acked = offset;
+                    let is_last = offset == 0 && self.only_last;
+                    self.next.get_or_insert(if is_last { master.last_segment() } else { offset });
+                }
+                _ => break,
+            }
+        }
+        let Some(next) = self.next else { return };
+        let body =
+            if random.below(8) == 0 { Vec::new() } else { master.bytes(next, 1 + random.below(MOST_BYTES)) };
+        self.frame(master, protocol, next, &body);
+        self.next = Some(next + body.len() as u64);
+    }
+
+    fn frame(&mut self, master: &MasterStore, protocol: Protocol, offset: u64, body: &[u8]) {
+        if protocol == Protocol::AutoSwitch {
+            // The last frame of an epoch has the label of the next one.
+            let after = offset + body.len() as u64;
+            let epoch = master.epochs.epochs().iter().rev().find(|epoch| epoch.start <= after).unwrap();
+            self.out.extend_from_slice(&2_i32.to_be_bytes());
+            self.out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+            self.out.extend_from_slice(&offset.to_be_bytes());
+            self.out.extend_from_slice(&epoch.number.to_be_bytes());
+            self.out.extend_from_slice(&epoch.start.to_be_bytes());
+            self.out.extend_from_slice(&master.end().to_be_bytes());
+        } else {
+            self.out.extend_from_slice(&offset.to_be_bytes());
+            self.out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+        }
+        self.out.extend_from_slice(body);
+    }
+}
+
+/// The replica's machine.
+struct Side {
+    vfs: Arc<SimVfs>,
+    clock: Arc<ManualClock>,
+    protocol: Protocol,
+    begin: Begin,
+    copy: CopyStore,
+    link: Option<(Replica, Session)>,
+    now_ms: i64,
+}
+
+impl Side {
+    fn new(protocol: Protocol, begin: Begin) -> Self {
+        let (_, vfs, clock) = World::simulated();
+        let copy = CopyStore::open(setup(protocol, &vfs, &clock)).unwrap();
+        Self { vfs, clock, protocol, begin, copy, link: None, now_ms: 0 }
+    }
+
+    /// Continues on the files that are left.
+    fn restart(&mut self, image: SimVfs) {
+        self.link = None;
+        self.vfs = Arc::new(image);
+        self.copy = CopyStore::open(setup(self.protocol, &self.vfs, &self.clock)).unwrap();
+    }
+
+    /// One exchange: up to `most` bytes of the master reach the replica, which may be cut anywhere.
+    fn exchange(&mut self, master: &MasterStore, most: u64, random: &mut Random) -> Result<(), ReplicaError> {
+        self.now_ms += 1;
+        if self.link.is_none() {
+            let options = ReplicaOptions { protocol: self.protocol, broker_id: 2, begin: self.begin };
+            self.link = Some((Replica::new(options, &self.copy, self.now_ms)?, Session::default()));
+        }
+        let Some((replica, session)) = &mut self.link else { return Ok(()) };
+        session.input.extend(replica.take_output());
+        session.step(master, self.protocol, random);
+        let count = session.out.len().min(most as usize);
+        let received: Vec<u8> = session.out.drain(..count).collect();
+        replica.receive(&received, &mut self.copy, self.now_ms)?;
+        replica.report(self.now_ms)?;
+        session.input.extend(replica.take_output());
+        let acked = session.acked;
+        // No record ends at offset 1, for which an empty copy asks.
+        assert!(acked <= self.copy.state().unwrap().end.max(1), "acknowledged {acked}");
+        Ok(())
+    }
+
+    /// Exchanges until the copy has everything.
+    fn catch_up(&mut self, master: &MasterStore, random: &mut Random) {
+        for _ in 0..10_000 {
+            self.exchange(master, u64::MAX, random).unwrap();
+            let progress = self.link.as_ref().unwrap().0.progress();
+            if progress.end == master.end() && (progress.is_following || progress.end == 0) {
+                return;
+            }
+        }
+        panic!("the copy ends at {:?}, the master at {}", self.copy.state().unwrap().end, master.end());
+    }
+
+    /// Compares the copy with the master, after it has caught up.
+    fn check(&self, master: &MasterStore) {
+        let state = self.copy.state().unwrap();
+        assert_eq!(state.end, master.end());
+        let first = self.copy.store().segments().min_offset();
+        assert!(first == 0 || self.begin == Begin::LastSegment);
+        let mut base = first;
+        while base < state.end {
+            let used = (state.end - base).min(SEGMENT_BYTES) as usize;
+            let (own, other) = (segment(&*self.vfs, base), segment(&*master.vfs, base));
+            assert!(own[..used] == other[..used], "segment {base}");
+            assert!(own[used..].iter().all(|byte| *byte == 0), "after the end in {base}");
+            base += SEGMENT_BYTES;
+        }
+        for topic in ["orders", "prices"] {
+            let has = |store: &Store| store.topics().unwrap().iter().any(|name| name == topic);
+            if has(self.copy.store()) {
+                let (own, other) = (read_all(self.copy.store(), topic, 0), read_all(&master.store, topic, 0));
+                assert!(other.ends_with(&own) && (first > 0 || own.len() == other.len()), "{topic}");
+            }
+        }
+    }
+}
+
+fn setup(protocol: Protocol, vfs: &Arc<SimVfs>, clock: &Arc<ManualClock>) -> CopySetup {
+    CopySetup {
+        vfs: vfs.clone(),
+        clock: clock.clone(),
+        root: "/data/store".into(),
+        options: options(),
+        master: Master { address: "master:10912".to_owned(), protocol },
+    }
+}
+
+fn run(protocol: Protocol, seed: u64) {
+    let mut random = Random(seed);
+    let mut master = MasterStore::new();
+    let begin = [Begin::Oldest(Some(0)), Begin::LastSegment][random.below(2) as usize];
+    (0..random.below(30)).for_each(|_| master.append(&mut random));
+    let mut side = Side::new(protocol, begin);
+    let mut image = None;
+    for _ in 0..120 {
+        match random.below(20) {
+            0..=8 => master.append(&mut random),
+            9..=15 => {
+                let most = 1 + random.below(900);
+                side.exchange(&master, most, &mut random).unwrap();
+            }
+            16 => side.link = None,
+            17 => side.restart(side.vfs.kill().unwrap()),
+            18 => side.restart(side.vfs.crash(random.below(1 << 40)).unwrap()),
+            _ if protocol == Protocol::AutoSwitch => match image.take() {
+                // Its records after the image are lost with it.
+                Some(image) => {
+                    side.link = None;
+                    master = MasterStore::successor(image, &master);
+                    master.append(&mut random);
+                    // A copy that began later has nothing in common with it.
+                    if side.copy.state().unwrap().start > master.epochs.epochs().last().unwrap().start {
+                        return;
+                    }
+                }
+                // Logs without a common epoch never become equal.
+                None if master.end() > 0 => image = Some(master.vfs.kill().unwrap()),
+                None => {}
+            },
+            _ => side.catch_up(&master, &mut random),
+        }
+    }
+    master.append(&mut random);
+    side.link = None;
+    side.catch_up(&master, &mut random);
+    side.check(&master);
+    // A store of its own, with everything.
+    side.copy.close().unwrap();
+    let world = World {
+        vfs: side.vfs.clone(),
+        clock: side.clock.clone(),
+        path: "/data/store".into(),
+        temporary_folder: None,
+    };
+    promote(&world.files()).unwrap().unwrap();
+    let store = world.open(OpenMode::ReadWrite, &options()).unwrap();
+    store.append(&plain("orders", b"own")).unwrap();
+    assert_eq!(read_all(&store, "orders", 0).last().unwrap().1, b"own");
+}
+
+#[test]
+fn a_copy_of_a_master_is_equal_whatever_is_cut() {
+    for seed in 0..SEEDS {
+        run(Protocol::Default, seed);
+    }
+}
+
+#[test]
+fn a_copy_of_masters_that_replace_each_other_is_equal() {
+    for seed in 0..SEEDS {
+        run(Protocol::AutoSwitch, seed);
+    }
+}
+
+/// Another log of the same length, and one that is shorter.
+#[test]
+fn another_log_is_no_copy() {
+    let mut random = Random(7);
+    let master = MasterStore::new();
+    master.append(&mut random);
+    let mut side = Side::new(Protocol::Default, Begin::Oldest(None));
+    side.catch_up(&master, &mut random);
+    let before: Vec<LogState> = vec![side.copy.state().unwrap()];
+    side.link = None;
+    let other = MasterStore::new();
+    other.store.append(&plain("orders", &vec![b'x'; 300])).unwrap();
+    other.store.append(&plain("orders", &vec![b'x'; 3000])).unwrap();
+    let error = loop {
+        if let Err(error) = side.exchange(&other, 100, &mut random) {
+            break error;
+        }
+    };
+    assert!(matches!(error, ReplicaError::Diverged { at: 0, .. }), "{error}");
+    assert_eq!(before[0].end, side.copy.state().unwrap().end);
+    side.link = None;
+    let empty = MasterStore::new();
+    let error = loop {
+        side.now_ms += 1000;
+        if let Err(error) = side.exchange(&empty, 100, &mut random) {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("sends nothing from there on"), "{error}");
+}
+
+/// Bytes that no master sends end the connection, and change nothing.
+#[test]
+fn bytes_that_are_no_log_are_refused() {
+    let master = MasterStore::new();
+    let mut random = Random(3);
+    (0..6).for_each(|_| master.append(&mut random));
+    for protocol in [Protocol::Default, Protocol::AutoSwitch] {
+        for seed in 0..200 {
+            let mut random = Random(seed);
+            let mut side = Side::new(protocol, Begin::Oldest(Some(0)));
+            for _ in 0..random.below(6) {
+                side.exchange(&master, 1 + random.below(900), &mut random).unwrap();
+            }
+            let Some((replica, session)) = &mut side.link else { continue };
+            let mut bytes = std::mem::take(&mut session.out);
+            session.step(&master, protocol, &mut random);
+            bytes.append(&mut session.out);
+            bytes.extend((0..40).map(|_| random.below(256) as u8));
+            for _ in 0..=random.below(3) {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << random.below(8);
+            }
+            // An error, or a byte that nothing depends on: then the next bytes are missing.
+            let _ = replica.receive(&bytes, &mut side.copy, 5);
+            for topic in ["orders", "prices"] {
+                let has = |store: &Store| store.topics().unwrap().iter().any(|name| name == topic);
+                if has(side.copy.store()) {
+                    let (own, other) =
+                        (read_all(side.copy.store(), topic, 0), read_all(&master.store, topic, 0));
+                    assert!(other.starts_with(&own), "{protocol:?} {seed}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+"""Live copies of a master: a master made of a store of ours, which can also misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+from conftest import Cli
+
+SMALL: dict[str, Any] = {"segment_size": 1 << 16, "index_slots": 100, "index_entries": 1000, "queue_file_entries": 1000}
+
+
+class Master:
+    """The HA service of a master with the default protocol, on the log of a store."""
+
+    def __init__(self, home: Path, answer: Callable[[socket.socket], None] | None = None) -> None:
+        self.store = mqstore.open(home, "create", **SMALL)
+        self.reports: list[int] = []
+        self._answer = answer or self._send_log
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.ended = False
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def append(self, count: int, topic: str = "orders") -> int:
+        """Appends messages, and returns the end of the log."""
+        first = self.store.stats().appends
+        self.store.append_many(topic, [b"message %d " % (first + n) * 40 for n in range(count)])
+        return self.store.stats().log_max_offset
+
+    def close(self) -> None:
+        self.ended = True
+        self._listener.close()
+        self.store.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                slave, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve_one, args=(slave,), daemon=True).start()
+
+    def _serve_one(self, slave: socket.socket) -> None:
+        with slave, contextlib.suppress(OSError):
+            self._answer(slave)
+
+    def _send_log(self, slave: socket.socket) -> None:
+        (at,) = struct.unpack(">q", slave.recv(8, socket.MSG_WAITALL))
+        slave.setblocking(False)
+        while not self.ended:
+            with contextlib.suppress(BlockingIOError):
+                data = slave.recv(1 << 16)
+                self.reports += [struct.unpack(">q", data[n : n + 8])[0] for n in range(0, len(data) // 8 * 8, 8)]
+                if not data:
+                    return
+            end = self.store.stats().log_max_offset
+            base = at - at % SMALL["segment_size"]
+            data = b""
+            if at < end:
+                file = Path(self.store.path) / "commitlog" / f"{base:020}"
+                data = file.read_bytes()[at - base : min(end - base, at - base + 5000)]
+            slave.setblocking(True)
+            slave.sendall(struct.pack(">qi", at, len(data)) + data)
+            slave.setblocking(False)
+            at += len(data)
+            if not data:
+                time.sleep(0.01)
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[Master]:
+    made = Master(tmp_path / "master")
+    yield made
+    made.close()
+
+
+def follow(master: Master, copy: Path, **options: Any) -> mqstore.Follower:
+    return mqstore.follow(master.address, copy, **(SMALL | options))
+
+
+def bodies(home: Path | str, topic: str = "orders") -> list[bytes]:
+    with mqstore.open(home) as store:
+        return [bytes(each.body) for each in store.read(topic)]
+
+
+def test_a_copy_is_read_while_it_follows(master: Master, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    master.append(300)
+    with follow(master, copy) as follower:
+        status = follower.wait(timeout=30)
+        assert (status.state, status.lag_bytes, status.error, status.running) == ("following", 0, None, True)
+        assert bodies(copy) == bodies(master.store.path)
+        end = master.append(300, "prices")
+        assert follower.wait(end, timeout=30).log_end >= end
+        assert bodies(copy, "prices") == bodies(master.store.path, "prices")
+        assert repr(follower) == f"<mqstore.Follower of {master.address} in {str(copy)!r}>"
+        assert follower.path == str(copy)
+        with pytest.raises(mqstore.StoreTimeoutError, match="has the log up to"):
+            follower.wait(end + 1, timeout=0.05)
+    assert not follower.running
+    follower.close()
+    assert follower.status().state == "ended"
+    assert master.reports[-1] == end
+    # Once more, from the last message on.
+    end = master.append(10)
+    with follow(master, copy, durable_acks=True) as follower:
+        follower.wait(end, timeout=30)
+        for name in ("orders", "prices"):
+            assert bodies(copy, name) == bodies(master.store.path, name)
+    assert mqstore.verify(copy).ok
+
+
+def test_nobody_else_changes_a_copy(master: Master, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    master.append(10)
+    with follow(master, copy) as follower:
+        follower.wait(timeout=30)
+        with pytest.raises(mqstore.StoreLockedError):
+            follow(master, copy)
+        with pytest.raises(mqstore.StoreLockedError):
+            mqstore.promote(copy)
+        with mqstore.open(copy) as store, pytest.raises(mqstore.StoreReadOnlyError) as caught:
+            store.append("orders", b"x")
+        assert caught.value.master == master.address
+        assert str(caught.value).startswith(f"{copy}: is a copy of {master.address}, which alone can append")
+    for mode in ("rw", "create", "share"):
+        with pytest.raises(mqstore.StoreReadOnlyError, match=r"mqstore\.promote"):
+            mqstore.open(copy, mode)
+    assert mqstore.promote(copy) == master.address
+    assert mqstore.promote(copy) is None
+    with mqstore.open(copy, "rw") as store:
+        store.append("orders", b"own")
+    assert bodies(copy)[-1] == b"own"
+    # It is no copy any more: its last message is not the master's.
+    master.append(10)
+    follower = follow(master, copy)
+    with pytest.raises(mqstore.RefusedError, match="no copy of the master's log from log offset"):
+        follower.wait(timeout=30)
+    with pytest.raises(mqstore.RefusedError):
+        follower.close()
+    assert bodies(copy)[-1] == b"own"
+
+
+def test_a_copy_can_begin_again(master: Master, tmp_path: Path) -> None:
+    copy, store = tmp_path / "copy", tmp_path / "store"
+    master.append(10)
+    with mqstore.open(store, "create", **SMALL) as own:
+        own.append("orders", b"mine")
+    with pytest.raises(mqstore.RefusedError, match="follows no master"):
+        follow(master, store, full_copy=True)
+    assert bodies(store) == [b"mine"]
+    with follow(master, copy) as follower:
+        follower.wait(timeout=30)
+    other = Master(tmp_path / "other")
+    other.append(5)
+    with follow(other, copy, full_copy=True) as follower:
+        follower.wait(timeout=30)
+        assert bodies(copy) == bodies(other.store.path)
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("bytes_sent", "reason"),
+    [
+        (b"", "closed the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "4194304 are the limit"),
+        (struct.pack(">qi", 0, 10) + b"0123456789", "it sent log offset 0, not 1"),
+        (struct.pack(">qi", 1, 100) + b"\x01" * 100, "bytes that are no log"),
+        (struct.pack(">qi", 1, 5 << 20), "4194304 are the limit"),
+    ],
+    ids=["nothing", "http", "offset", "garbage", "large"],
+)
+def test_what_is_no_log_is_refused(tmp_path: Path, bytes_sent: bytes, reason: str) -> None:
+    def answer(slave: socket.socket) -> None:
+        slave.recv(8)
+        slave.sendall(bytes_sent)
+
+    master = Master(tmp_path / "master", answer)
+    with follow(master, tmp_path / "copy") as follower:
+        until = time.monotonic() + 30
+        while follower.status().connections < 3 or follower.status().error is None:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        status = follower.status()
+        assert status.running
+        assert reason in str(status.error)
+        assert status.log_end == 0
+    master.close()
+
+
+def test_a_master_that_is_away(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with mqstore.follow(f"127.0.0.1:{port}", tmp_path / "copy", **SMALL) as follower:
+        with pytest.raises(mqstore.StoreTimeoutError):
+            follower.wait(timeout=0.5)
+        status = follower.status()
+        assert (status.state, status.running, status.connections) == ("connecting", True, 0)
+        assert "refused" in str(status.error)
+    with pytest.raises((mqstore.StoreIOError, OSError), match="asking the broker for its tables"):
+        mqstore.follow(f"127.0.0.1:{port}", tmp_path / "other", metadata=f"127.0.0.1:{port}")
+    assert not (tmp_path / "other").exists()
+
+
+def test_segments_of_another_size(master: Master, tmp_path: Path) -> None:
+    master.append(300)
+    follower = follow(master, tmp_path / "copy", segment_size=1 << 17)
+    with pytest.raises(mqstore.RefusedError, match="mappedFileSizeCommitLog"):
+        follower.wait(timeout=30)
+    with pytest.raises(mqstore.RefusedError):
+        follower.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"master": "host"}, "master"),
+        ({"master": "host:0"}, "master"),
+        ({"master": ":10912"}, "master"),
+        ({"metadata": "host:x"}, "metadata"),
+        ({"protocol": "raft"}, "protocol"),
+        ({"begin": "now"}, "begin"),
+        ({"durability": "sync"}, "durability"),
+        ({"metadata_interval": -1}, "metadata_interval"),
+        ({"segment_size": 1}, "segment_size"),
+    ],
+)
+def test_mistakes(tmp_path: Path, given: dict[str, Any], error: str) -> None:
+    arguments: dict[str, Any] = {"master": "127.0.0.1:10912"} | given
+    with pytest.raises(mqstore.InvalidOptionError) as caught:
+        mqstore.follow(path=tmp_path / "copy", **arguments)
+    assert caught.value.option == error
+    assert not (tmp_path / "copy").exists()
+
+
+def test_other_places(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="master must be a str"):
+        mqstore.follow(5, tmp_path / "copy")  # type: ignore[arg-type]
+    with pytest.raises(mqstore.RemoteStoreError):
+        mqstore.follow("127.0.0.1:10912", "s3://bucket/copy")
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(mqstore.NotAStoreError):
+        mqstore.follow("127.0.0.1:10912", tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_does_not_use_it(master: Master, tmp_path: Path) -> None:
+    master.append(10)
+    with follow(master, tmp_path / "copy") as follower:
+        follower.wait(timeout=30)
+        child = os.fork()
+        if child == 0:
+            try:
+                follower.status()
+            except mqstore.ForkedProcessError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        end = master.append(10)
+        follower.wait(end, timeout=30)
+
+
+def test_the_command_line(master: Master, tmp_path: Path, cli: Cli) -> None:
+    copy = tmp_path / "copy"
+    end = master.append(50)
+    done = cli(
+        "follow",
+        master.address,
+        copy,
+        "--once",
+        "--segment-size",
+        str(1 << 16),
+        "--retention",
+        "7d",
+        "--format",
+        "json",
+    )
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout)
+    assert (status["log_end"], status["state"], status["error"]) == (end, "following", None)
+    done = cli("append", copy, "orders", "--body", "x")
+    assert done.returncode != 0
+    assert "is a copy of" in done.stderr
+    done = cli("promote", copy)
+    assert done.returncode == 0
+    assert f"no longer follows {master.address}" in done.stderr
+    assert "follows no master" in cli("promote", copy).stderr

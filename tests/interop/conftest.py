@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WAITING = {
     "test_broker",
+    "test_follow_broker",
     "test_groups",
     "test_ownership",
     "test_pop",
@@ -47,11 +48,14 @@ BY_SCENARIO = {
 """The files whose tests share directories that RocketMQ writes, about half of the time of a version."""
 NEWEST_ONLY = WAITING | {
     "test_archive",
+    "test_backup",
+    "test_batches",
     "test_corpus",
     "test_damage",
     "test_dledger",
     "test_extension",
     "test_light_queues",
+    "test_mqstore_writes",
     "test_spark_compacts_what_rocketmq_wrote",
     "test_the_configuration_of_a_broker_in_rocksdb",
     "test_tiered",

@@ -298,3 +298,44 @@ def test_a_slave_that_ends_inside_a_placeholder_stands_still(
     # The ten messages that the slave had. It never sees another one.
     assert bounds(slave) == {("gone", 0): (0, 10)}, "RocketMQ has changed: a slave finds records after zeros"
     tally.messages += sum(last - first for first, last in bounds(master).values())
+
+
+def test_a_follower_copies_placeholders(tmp_path: Path, shop: Shop, version: str, tally: Tally) -> None:
+    """A copy of ours has the same bytes, and finds the same messages."""
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    reclaimed(path)
+    master = shop.session(version).open(path, config=java_config({}) | CHECKS, topics=TOPICS)
+    with mqstore.follow(f"127.0.0.1:{master.report.ha_port}", copy, **GEOMETRY) as follower:
+        end = master.put([{"topic": "live", "body": "on", "queue_id": 0} for _ in range(10)])[-1]
+        length = end.commit_log_offset + end.size
+        follower.wait(length, timeout=60)
+        theirs = master.read().by_queue()
+        with mqstore.open(copy) as store:
+            for key, messages in theirs.items():
+                kept = [each for each in messages if each.entry_offset >= store.queues(key[0])[key[1]].min_offset]
+                tally.messages += assert_same_messages(kept, store.read(*key), by_entry=True, where=str(key))
+    master.close()
+    assert contents(copy, length) == contents(path, length)
+    assert mqstore.verify(copy).ok
+
+
+def test_a_follower_that_ends_inside_a_placeholder_says_so(tmp_path: Path, shop: Shop, version: str) -> None:
+    """It was behind when the master freed the space of the messages around its end."""
+    path, old, copy = tmp_path / "store", tmp_path / "old", tmp_path / "copy"
+    reclaimed(path, old=old)
+    before = old.read_bytes()
+    at = 0
+    for _ in range(10):
+        at += int.from_bytes(before[at : at + 4])
+    (copy / "commitlog").mkdir(parents=True)
+    (copy / "commitlog" / f"{0:020}").write_bytes(before[:at].ljust(GEOMETRY["segment_size"], b"\0"))
+    master = shop.session(version).open(path, config=java_config({}) | CHECKS, topics=TOPICS)
+    follower = mqstore.follow(f"127.0.0.1:{master.report.ha_port}", copy, **GEOMETRY)
+    with pytest.raises(mqstore.RefusedError, match=r"a reclaim of the master .* full_copy"):
+        follower.wait(timeout=60)
+    with pytest.raises(mqstore.RefusedError):
+        follower.close()
+    assert (copy / "commitlog" / f"{0:020}").read_bytes()[:at] == before[:at]
+    # Nothing of the master was appended, so the directory is no copy.
+    assert not (copy / "mqstore/follow").exists()
+    master.close()

@@ -291,7 +291,7 @@ async def test_a_wait_for_what_becomes_visible_by_a_sync(home: Path) -> None:
         assert await waiting
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @in_loop
 async def test_ten_thousand_waits_cost_no_thread(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:

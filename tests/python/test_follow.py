@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import mqstore
-from conftest import Cli
+from conftest import Cli, until
 
 SMALL: dict[str, Any] = {"segment_size": 1 << 16, "index_slots": 100, "index_entries": 1000, "queue_file_entries": 1000}
 
@@ -189,15 +189,29 @@ def test_what_is_no_log_is_refused(tmp_path: Path, bytes_sent: bytes, reason: st
 
     master = Master(tmp_path / "master", answer)
     with follow(master, tmp_path / "copy") as follower:
-        until = time.monotonic() + 30
-        while follower.status().connections < 3 or follower.status().error is None:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until(lambda: follower.status().connections >= 3 and follower.status().error is not None)
         status = follower.status()
         assert status.running
         assert reason in str(status.error)
         assert status.log_end == 0
     master.close()
+
+
+@pytest.mark.soak
+def test_a_copy_deletes_by_its_own_limits(master: Master, tmp_path: Path) -> None:
+    """Old segments go, whatever the master keeps, and the copy continues."""
+    copy = tmp_path / "copy"
+    master.append(600)
+    with follow(master, copy, retention_bytes=3 << 16) as follower:
+        for _ in range(5):
+            end = master.append(200)
+            follower.wait(end, timeout=30)
+        until(lambda: len(list((copy / "commitlog").iterdir())) <= 5)
+    with follow(master, copy) as follower:
+        follower.wait(timeout=30)
+        assert bodies(master.store.path)[-10:] == bodies(copy)[-10:]
+        with mqstore.open(copy) as store:
+            assert store.stats().log_min_offset > 0
 
 
 def test_a_master_that_is_away(tmp_path: Path) -> None:

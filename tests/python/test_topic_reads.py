@@ -198,7 +198,7 @@ def test_a_gap_is_no_message(home: Path) -> None:
         assert [message.queue_offset for message in store.tail("t", 3)] == [0, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_topic_of_a_thousand_queues(home: Path) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
         store.create_topic("wide", queues=1000)

@@ -126,7 +126,7 @@ def test_libraries_read_a_scan_of_a_url(filled: Path) -> None:
     assert mqstore.scan(filled, topics="orders").to_arrow() == table
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_command_line_reads_a_url(filled: Path, s3: Bucket, cli_process: Cli) -> None:
     import os
 

@@ -163,7 +163,11 @@ pub struct CopyStore {
     end: u64,
     /// Log offset and length of the last record.
     last: Option<(u64, u32)>,
+    /// Whether `mqstore/follow` names this master.
     is_marked: bool,
+    /// Notes that [`Self::take_notes`] has not returned yet, and how many of the store it has.
+    notes: Vec<String>,
+    notes_taken: usize,
 }
 
 impl CopyStore {
@@ -174,18 +178,14 @@ impl CopyStore {
     pub fn open(setup: CopySetup) -> Result<Self, StoreError> {
         let files = StoreFiles::new(Arc::clone(&setup.vfs), Arc::clone(&setup.clock), &setup.root);
         let known = if files.vfs.stat(&setup.root).is_ok() { Master::of(&files)? } else { None };
-        if let Some(known) = &known
-            && known.address != setup.master.address
-        {
-            files.notes.warn(format!(
-                "{}: followed {} before, and follows {} now",
-                setup.root.display(),
-                known.address,
-                setup.master.address
-            ));
+        let is_marked = known.as_ref() == Some(&setup.master);
+        let mut notes = Vec::new();
+        if let Some(known) = known.filter(|known| known.address != setup.master.address) {
+            let (root, old, new) = (setup.root.display(), known.address, &setup.master.address);
+            notes.push(format!("{root}: followed {old} before, and follows {new} now"));
         }
         let store = open(&setup)?;
-        let mut copy = Self { setup, files, store, end: 0, last: None, is_marked: known.is_some() };
+        let mut copy = Self { setup, files, store, end: 0, last: None, is_marked, notes, notes_taken: 0 };
         copy.opened()?;
         Ok(copy)
     }
@@ -193,6 +193,22 @@ impl CopyStore {
     /// Returns the store. The caller must not append to it.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// Waits until the copy is synced.
+    ///
+    /// # Errors
+    /// Those of a sync.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.store.system_appends().sync_to(self.end)
+    }
+
+    /// Returns the new notes for the log of the program.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        let of_store = self.store.notes();
+        self.notes.extend_from_slice(of_store.get(self.notes_taken..).unwrap_or_default());
+        self.notes_taken = of_store.len();
+        std::mem::take(&mut self.notes)
     }
 
     /// Closes the copy. It stays one.
@@ -233,6 +249,8 @@ impl CopyStore {
     }
 
     fn reopen(&mut self) -> Result<(), StoreError> {
+        self.notes = self.take_notes();
+        self.notes_taken = 0;
         self.store = open(&self.setup)?;
         self.opened()
     }
@@ -308,7 +326,8 @@ impl ReplicaLog for CopyStore {
 
     fn truncate(&mut self, end: u64) -> Result<(), StoreError> {
         self.store.close()?;
-        cut(&self.files, &self.setup.clock, end)?;
+        let notes = cut(&self.files, &self.setup.clock, end)?;
+        self.notes.extend(notes);
         self.reopen()
     }
 
@@ -326,8 +345,8 @@ impl ReplicaLog for CopyStore {
 }
 
 /// Truncates the log of a closed store to the last record that ends at or before `end`. What it removes is kept in
-/// `mqstore/lost+found`.
-fn cut(files: &StoreFiles, clock: &Arc<dyn Clock>, end: u64) -> Result<(), StoreError> {
+/// `mqstore/lost+found`. Returns notes about that.
+fn cut(files: &StoreFiles, clock: &Arc<dyn Clock>, end: u64) -> Result<Vec<String>, StoreError> {
     let _lock = take_lock(files)?;
     let list = Arc::new(SegmentList::load(files)?);
     let last = last_whole_record(&list, end)?;
@@ -355,8 +374,5 @@ fn cut(files: &StoreFiles, clock: &Arc<dyn Clock>, end: u64) -> Result<(), Store
     marks.store(&mark, true)?;
     let mut still = |_| Ok(());
     let mut watch = ProgressReporter::new(clock, &mut still);
-    for note in truncate_after(files, &list, end, "the master does not have it", &mut watch)? {
-        files.notes.warn(note);
-    }
-    Ok(())
+    truncate_after(files, &list, end, "the master does not have it", &mut watch)
 }

@@ -15,6 +15,9 @@ use std::fmt::Write;
 
 use mqstore_format::crc31;
 
+/// Maximum number of epochs: the buffer of RocketMQ for a handshake has as many.
+pub(crate) const MAX_EPOCHS: usize = 1000;
+
 /// An epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
@@ -80,6 +83,10 @@ impl EpochTable {
         let is_newer =
             self.0.last().is_none_or(|last| last.number < epoch.number && last.start < epoch.start);
         if is_newer {
+            if self.0.len() == MAX_EPOCHS {
+                // The newest ones say where two logs part.
+                self.0.remove(0);
+            }
             self.0.push(epoch);
         }
         is_newer
@@ -98,11 +105,10 @@ impl EpochTable {
     /// RocketMQ can return an offset after the end of this log if its last epoch begins after it; this function never
     /// does.
     pub fn consistent_end(&self, end: u64, other: &[Epoch], other_end: u64) -> Option<u64> {
-        let own: Vec<_> = self.0.iter().filter(|epoch| epoch.start < end).collect();
         let end_in = |next: Option<u64>, log_end: u64| next.map_or(log_end, |next| next.min(log_end));
-        own.iter().enumerate().rev().find_map(|(at, epoch)| {
-            let there = other.iter().position(|other| other == *epoch)?;
-            let own_end = end_in(own.get(at + 1).map(|next| next.start), end);
+        self.0.iter().enumerate().rev().find_map(|(at, epoch)| {
+            let there = other.iter().position(|other| other == epoch)?;
+            let own_end = end_in(self.0.get(at + 1).map(|next| next.start), end);
             let there_end = end_in(other.get(there + 1).map(|next| next.start), other_end);
             Some(own_end.min(there_end))
         })
@@ -163,5 +169,9 @@ mod tests {
         assert!(epochs.note(Epoch { number: 5, start: 200 }));
         assert!(epochs.truncate(200) && !epochs.truncate(200));
         assert_eq!(epochs, table(&[(1, 0), (4, 100)]));
+        for number in 5..3000 {
+            assert!(epochs.note(Epoch { number, start: 1000 * u64::from(number.unsigned_abs()) }));
+        }
+        assert_eq!((epochs.epochs().len(), epochs.epochs()[0].number), (MAX_EPOCHS, 2000));
     }
 }

@@ -1,4 +1,4 @@
-//! What a copy takes of the tables of a master: topics, groups, offsets of groups, progress of delay levels.
+//! What a copy takes of the tables of a master: topics, groups, offsets of groups, progress of delay levels, request modes.
 //!
 //! ```text
 //! request    length (4), header bytes (4), header: JSON
@@ -41,6 +41,8 @@ pub enum Request {
     Offsets,
     /// The progress of delay levels.
     DelayOffsets,
+    /// Which groups consume by pop.
+    RequestModes,
     /// Groups from a number on.
     Groups(Page),
 }
@@ -62,6 +64,7 @@ impl Request {
             Self::Figures => 28,
             Self::Offsets => 43,
             Self::DelayOffsets => 45,
+            Self::RequestModes => 402,
             Self::Groups(_) => 201,
         }
     }
@@ -202,6 +205,7 @@ pub struct Tables {
     groups: BTreeMap<String, SubscriptionGroup>,
     offsets: ConsumerOffsets,
     delay_offsets: Option<Vec<u8>>,
+    request_modes: Option<Vec<u8>>,
     /// The copy must have the log up to here first.
     pub log_end: u64,
 }
@@ -258,6 +262,10 @@ impl TablesReader {
             Some(Request::DelayOffsets) => {
                 // A broker without delayed messages has none.
                 tables.delay_offsets = DelayOffsets::parse(body).is_ok().then(|| body.to_vec());
+                Some(Request::RequestModes)
+            }
+            Some(Request::RequestModes) => {
+                tables.request_modes = parse(body).is_ok().then(|| body.to_vec());
                 Some(Request::Figures)
             }
             // The last one: everything that the tables name is in the log before this end.
@@ -330,18 +338,20 @@ impl Tables {
             }
         }
         meta.commit(&changes)?;
-        self.save_delay_offsets(store)
+        save(store, "delayOffset.json", self.delay_offsets.as_ref())?;
+        save(store, "messageRequestMode.json", self.request_modes.as_ref())
     }
+}
 
-    fn save_delay_offsets(&self, store: &Store) -> Result<(), StoreError> {
-        let Some(text) = &self.delay_offsets else { return Ok(()) };
-        let files = store.files();
-        let path = files.config().join("delayOffset.json");
-        if files.read_config(&path)?.as_ref() == Some(text) {
-            return Ok(());
-        }
-        files.ensure_folder(&files.config())?;
-        let staged = files.staging_for(&path).join("delayOffset.json");
-        files.vfs.write_atomic(&path, &staged, text).at(&path, "writing the progress of delay levels")
+/// Writes a file of `config/` that a broker reads when it starts, if it has changed.
+fn save(store: &Store, name: &str, text: Option<&Vec<u8>>) -> Result<(), StoreError> {
+    let Some(text) = text else { return Ok(()) };
+    let files = store.files();
+    let path = files.config().join(name);
+    if files.read_config(&path)?.as_ref() == Some(text) {
+        return Ok(());
     }
+    files.ensure_folder(&files.config())?;
+    let staged = files.staging_for(&path).join(name);
+    files.vfs.write_atomic(&path, &staged, text).at(&path, "writing a table of the broker")
 }

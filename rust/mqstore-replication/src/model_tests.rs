@@ -8,7 +8,8 @@ use mqstore_engine::testing::{Arc, Vfs};
 use mqstore_engine::testing::{
     ManualClock, OpenMode, SimVfs, Store, StoreOptions, World, plain, read_all, small,
 };
-use mqstore_format::offset_file_name;
+use mqstore_format::{BLANK_HEADER_BYTES, Peek, offset_file_name, peek};
+use mqstore_io::Access;
 
 use crate::copy::{CopySetup, CopyStore, Master, promote};
 use crate::epochs::{Epoch, EpochTable};
@@ -71,7 +72,24 @@ impl MasterStore {
         let body = vec![b'a' + random.below(20) as u8; random.below(900) as usize + 1];
         let topic = ["orders", "prices"][random.below(2) as usize];
         self.clock.advance(std::time::Duration::from_millis(random.below(5)));
+        let before = self.last_segment();
         self.store.append(&plain(topic, &body)).unwrap();
+        if self.last_segment() > before {
+            self.write_into_filler(before);
+        }
+    }
+
+    /// RocketMQ leaves any bytes after the header of a filler.
+    fn write_into_filler(&self, base: u64) {
+        let file = segment(&*self.vfs, base);
+        let mut at = 0;
+        while let Ok(Peek::Record { size, .. }) = peek(&file[at..]) {
+            at += size as usize;
+        }
+        let at = at as u64 + BLANK_HEADER_BYTES as u64;
+        let path = self.world.files().commit_log().join(offset_file_name(base));
+        let file = self.vfs.open(&path, Access::ReadWrite).unwrap();
+        file.write_all_at(&vec![7; (SEGMENT_BYTES - at) as usize], at).unwrap();
     }
 
     fn end(&self) -> u64 {
@@ -238,6 +256,9 @@ impl Side {
     fn check(&self, master: &MasterStore) {
         let state = self.copy.state().unwrap();
         assert_eq!(state.end, master.end());
+        let last =
+            |epochs: &EpochTable| epochs.epochs().iter().rfind(|epoch| epoch.start < state.end).copied();
+        assert!(self.protocol == Protocol::Default || last(&state.epochs) == last(&master.epochs));
         let first = self.copy.store().segments().min_offset();
         assert!(first == 0 || self.begin == Begin::LastSegment);
         let mut base = first;

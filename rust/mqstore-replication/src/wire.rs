@@ -15,12 +15,10 @@
 //!
 //! Source: `DefaultHAConnection`, `DefaultHAClient`, `AutoSwitchHAConnection`, `AutoSwitchHAClient`.
 
-use crate::epochs::Epoch;
+use crate::epochs::{Epoch, MAX_EPOCHS};
 
 /// Maximum bytes of a body: a replica of RocketMQ has a buffer of 4 MiB.
 const MAX_BODY_BYTES: u32 = 4 << 20;
-/// Maximum epochs in a handshake: a master of RocketMQ has a buffer for so many.
-const MAX_EPOCHS: u32 = 1000;
 /// Bytes of an epoch in a handshake.
 const EPOCH_BYTES: usize = 12;
 
@@ -77,7 +75,7 @@ impl Protocol {
         };
         let Some(header) = parsed else { return Ok(None) };
         let (body_bytes, limit) = match header {
-            Header::Handshake { body_bytes, .. } => (body_bytes, MAX_EPOCHS * EPOCH_BYTES as u32),
+            Header::Handshake { body_bytes, .. } => (body_bytes, (MAX_EPOCHS * EPOCH_BYTES) as u32),
             Header::Transfer { body_bytes, .. } => (body_bytes, MAX_BODY_BYTES),
         };
         if body_bytes > limit {

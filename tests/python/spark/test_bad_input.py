@@ -96,6 +96,7 @@ def test_a_file_that_is_gone_when_a_task_begins(spark: Any, made: Path, monkeypa
     assert mqstore.spark.compact(spark, made, **SIZES).messages_before == 3000
 
 
+@pytest.mark.soak
 def test_a_disk_without_room(spark: Any, small_disk: Disk) -> None:
     path = small_disk.path / "store"
     make(path, index_slots=64, index_entries=128)

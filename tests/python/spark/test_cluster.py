@@ -178,6 +178,7 @@ def test_an_executor_that_is_killed_in_the_middle(steady: Driver, gate: Path, tm
     assert left_in_jobs(path) == {"lock", "record.json"}
 
 
+@pytest.mark.soak
 def test_both_copies_of_a_task_finish(rival: Driver, gate: Path, tmp_path: Path) -> None:
     path = tmp_path / "store"
     make(path)
@@ -281,6 +282,7 @@ def test_read_write_and_export(steady: Driver, cluster: Cluster, tmp_path: Path)
     assert checked == {str(path): mqstore.verify(path)}
 
 
+@pytest.mark.soak
 def test_executors_that_do_not_see_the_store(steady: Driver, cluster: Cluster, tmp_path: Path) -> None:
     # A folder in the driver's working directory does not exist in that of an executor.
     here = steady.folder / "only-here"

@@ -85,6 +85,7 @@ def test_executors_read_and_verify_a_bucket_without_the_folder(driver: Driver, h
     assert found[url].messages == len(wanted)
 
 
+@pytest.mark.soak
 def test_executors_publish_a_compacted_copy_without_the_folder(driver: Driver, home: Path, s3: Bucket) -> None:
     url = s3.upload(home, "plain")
     target = f"{url}-compacted"

@@ -39,15 +39,15 @@ pub(crate) fn exhaustive(longest: u32) -> Vec<Case> {
     cases
 }
 
-/// All sequences of up to two operations and each eleventh one of three, in each mode. The soak takes all of up
+/// All sequences of up to two operations and each 23rd one of three, in each mode. The soak takes all of up
 /// to four.
 fn sequences() -> Vec<Case> {
     if soak() {
         return exhaustive(4);
     }
     let mut cases = exhaustive(2);
-    // Eleven and the number of operations have no common factor, so each operation occurs at each place.
-    for number in (0..ALPHABET.len().pow(3)).step_by(11) {
+    // 23 and the number of operations have no common factor, so each operation occurs at each place.
+    for number in (0..ALPHABET.len().pow(3)).step_by(23) {
         cases.extend(DURABILITIES.map(|(_, mode)| sequence(mode, 3, number)));
     }
     cases
@@ -251,7 +251,7 @@ pub(crate) fn must_hold<T>(outcome: Result<T, Violation>) -> T {
 
 /// Minimum number of different disks that a run checks, for `make test` and for the soak.
 fn least_disks() -> u64 {
-    if soak() { 200_000 } else { 40_000 }
+    if soak() { 200_000 } else { 25_000 }
 }
 
 /// Random runs of one round, in each mode.

@@ -55,6 +55,14 @@ impl SystemAppends<'_> {
         Ok(end)
     }
 
+    /// Waits until the log is synced up to `position`.
+    ///
+    /// # Errors
+    /// [`StoreError::Poisoned`] if a sync has failed.
+    pub fn sync_to(&self, position: u64) -> Result<(), StoreError> {
+        self.0.engine("append")?.synced(position)
+    }
+
     /// Begins a step of staged messages, whose files must be there; an earlier step must be over.
     /// [`Self::resume_staged`] appends them.
     ///

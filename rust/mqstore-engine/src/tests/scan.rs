@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::testing::{World, message, put, small};
-use crate::{MakeSink, Scan, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Store};
+use crate::{
+    AppendMarks, MakeSink, Scan, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Store,
+};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, encode_properties};
 use mqstore_base::options::OpenMode;

@@ -89,7 +89,6 @@ struct Work {
     tables: Option<Tables>,
     tables_due: Duration,
     connections: u64,
-    notes_said: usize,
 }
 
 impl Follower {
@@ -137,7 +136,6 @@ impl Follower {
             tables: first,
             tables_due,
             connections: 0,
-            notes_said: 0,
         };
         Ok(Self { work: Mutex::new(work), now: Mutex::new((status, clock().monotonic())) })
     }
@@ -149,7 +147,7 @@ impl Follower {
     pub fn step(&self, wait: Duration) -> Result<Vec<String>, StoreError> {
         let mut work = self.work.lock();
         let outcome = work.step(wait, &self.now);
-        let notes = work.new_notes();
+        let notes = work.copy.as_mut().map(CopyStore::take_notes).unwrap_or_default();
         if let Err(error) = outcome {
             let mut now = self.now.lock();
             now.0.state = FollowState::Ended;
@@ -286,15 +284,6 @@ impl Work {
         Ok(())
     }
 
-    /// Returns the notes of the store since the last call.
-    fn new_notes(&mut self) -> Vec<String> {
-        let Some(copy) = &self.copy else { return Vec::new() };
-        let notes = copy.store().notes();
-        let new = notes.get(self.notes_said..).unwrap_or_default().to_vec();
-        self.notes_said = notes.len();
-        new
-    }
-
     fn end(&mut self) -> Result<(), StoreError> {
         self.link = None;
         self.copy.take().map_or(Ok(()), |copy| copy.close())
@@ -340,7 +329,7 @@ fn exchange(
     if !received.is_empty() {
         replica.receive(received, copy, now_ms()).map_err(failed)?;
         if durable_acks {
-            copy.store().flush().map_err(LinkError::Final)?;
+            copy.sync().map_err(LinkError::Final)?;
         }
     }
     replica.report(now_ms()).map_err(failed)?;

@@ -1,7 +1,9 @@
 package org.mqstore.interop;
 
+import java.lang.reflect.Field;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.BrokerStartup;
+import org.apache.rocketmq.common.ServiceThread;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
@@ -28,12 +30,25 @@ public final class BrokerProcess {
         }
         BrokerController broker = BrokerStartup.createBrokerController(new String[] {"-c", args[1]});
         BrokerStartup.start(broker);
+        stopBusyThread(broker);
         System.out.println("ready " + ProcessHandle.current().pid());
         System.out.flush();
         while (System.in.read() >= 0) {
             // Standard input carries no commands. Only its end matters.
         }
         Runtime.getRuntime().halt(1);
+    }
+
+    /**
+     * Stops the thread that stores the counts of transactions. It needs a whole processor, because it waits for its next
+     * turn without a pause, and the tests of a machine with two of them would take much longer.
+     */
+    private static void stopBusyThread(BrokerController broker) throws ReflectiveOperationException {
+        Field field = BrokerController.class.getDeclaredField("transactionMetricsFlushService");
+        field.setAccessible(true);
+        if (field.get(broker) instanceof ServiceThread thread) {
+            thread.shutdown();
+        }
     }
 
     private static void startNameServer(int port) throws Exception {

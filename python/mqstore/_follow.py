@@ -14,7 +14,13 @@ from mqstore._options import StoreOptions, native_form, normalise
 from mqstore._paths import home_of
 from mqstore._reports import FollowStatus
 from mqstore._times import duration_of, seconds_of
-from mqstore.errors import ForkedProcessError, InvalidOptionError, MQStoreError, StoreTimeoutError
+from mqstore.errors import (
+    ForkedProcessError,
+    InvalidOptionError,
+    MQStoreError,
+    StoreClosedError,
+    StoreTimeoutError,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -70,7 +76,8 @@ def follow(
             its slaves (`SYNC_MASTER`) then has each message on two disks. False acknowledges as RocketMQ does, with the
             message in the page cache.
         full_copy: whether to remove the copy and copy everything again. A directory that is no copy is refused.
-        metadata_interval: seconds between two looks at the tables of the broker; 10 by default.
+        metadata_interval: seconds between two looks at the tables of the broker, at least 0.1; 10 by default. After a
+            look that failed it is at least a minute.
         broker_id: the id of this copy for a master in controller mode, other than those of its brokers.
         options: options of the copy. `retention` and `retention_bytes` remove its old segments, whatever the master
             removes. `segment_size` must be that of the master (`mappedFileSizeCommitLog`); with `metadata`, it is.
@@ -89,7 +96,11 @@ def follow(
     for name, address in (("master", master), ("metadata", metadata)):
         if address is not None:
             _check_address(name, address)
-    pause_ms = math.ceil(duration_of("metadata_interval", metadata_interval) * 1000)
+    pause = duration_of("metadata_interval", metadata_interval)
+    if pause < 0.1:
+        raise InvalidOptionError("metadata_interval", f"must be at least 0.1 seconds, not {metadata_interval!r}")
+    if not 0 <= broker_id < 1 << 63:
+        raise InvalidOptionError("broker_id", f"must be a number from 0 to 2^63 - 1, not {broker_id!r}")
     home = home_of(path, "follow a master there")
     chosen, plain = normalise(options, overrides), StoreOptions()
     for name in _OWN:
@@ -101,7 +112,7 @@ def follow(
         home,
         protocol=protocol,
         metadata=metadata,
-        metadata_interval_ms=pause_ms,
+        metadata_interval_ms=math.ceil(pause * 1000),
         begin=begin,
         broker_id=broker_id,
         durable_acks=durable_acks,
@@ -200,6 +211,7 @@ class Follower:
 
         Raises:
             StoreTimeoutError: the timeout is over.
+            StoreClosedError: the follower was closed.
             RefusedError: the copy is none of the master's log.
             MQStoreError, OSError: the error that ended the follower.
         """
@@ -213,6 +225,7 @@ class Follower:
                 return status
             if not self.running:
                 self._raise()
+                raise StoreClosedError(self._path)
             waited = time.monotonic() - started
             if waited >= limit:
                 what = f"the copy {self._path} has the log up to {status.log_end}"
@@ -250,3 +263,7 @@ class Follower:
                 self._error = error
                 _log.error("the copy of %s has ended: %s", self._master, error)
                 return
+
+
+for _public in (Follower, follow, promote):
+    _public.__module__ = "mqstore"

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interop
 
 TOPICS = {"orders": topic(2), "prices": topic(1)}
+LIMITED = {"haFlowControlEnable": True, "maxHaTransferByteInSecond": 20 << 20}
+"""A master that sends an empty frame if its rate is used up."""
 
 
 def batch(first: int, count: int) -> list[Spec]:
@@ -85,7 +87,7 @@ def test_a_copy_is_equal_whatever_is_cut(
     """The connection is cut at any byte while the master appends, and the copy is opened again meanwhile."""
     master, copy = tmp_path / "master", tmp_path / "copy"
     epoch = 1 if protocol == "autoswitch" else None
-    java = shop.session(version).open(master, config=java_config({}), topics=TOPICS, epoch=epoch)
+    java = shop.session(version).open(master, config=java_config({}) | LIMITED, topics=TOPICS, epoch=epoch)
     java.put(batch(0, count))
     with Cutter(java.report.ha_port, 7, 150 * count) as cutter:
         for part in range(1, 5):

@@ -17,6 +17,7 @@ import pytest
 
 import mqstore
 from conftest import Cli, until
+from loop_device import Disk, obstacle
 
 SMALL: dict[str, Any] = {"segment_size": 1 << 16, "index_slots": 100, "index_entries": 1000, "queue_file_entries": 1000}
 
@@ -112,6 +113,8 @@ def test_a_copy_is_read_while_it_follows(master: Master, tmp_path: Path) -> None
     assert not follower.running
     follower.close()
     assert follower.status().state == "ended"
+    with pytest.raises(mqstore.StoreClosedError):
+        follower.wait(end + 1)
     assert master.reports[-1] == end
     # Once more, from the last message on.
     end = master.append(10)
@@ -214,6 +217,27 @@ def test_a_copy_deletes_by_its_own_limits(master: Master, tmp_path: Path) -> Non
             assert store.stats().log_min_offset > 0
 
 
+def test_a_full_disk_ends_no_follower(master: Master, tmp_path: Path) -> None:
+    """It says so, and continues when there is space."""
+    if reason := obstacle("tmpfs"):
+        pytest.skip(reason)
+    disk = Disk(tmp_path, "tmpfs", 4 << 20)
+    try:
+        ballast = disk.path / "ballast"
+        ballast.write_bytes(bytes(2 << 20))
+        copy = disk.path / "copy"
+        end = master.append(3000)
+        with follow(master, copy) as follower:
+            until(lambda: "no space left on the device" in str(follower.status().error))
+            assert follower.running
+            assert follower.status().log_end < end
+            ballast.unlink()
+            follower.wait(end, timeout=60)
+            assert bodies(copy) == bodies(master.store.path)
+    finally:
+        disk.remove()
+
+
 def test_a_master_that_is_away(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
@@ -248,6 +272,8 @@ def test_segments_of_another_size(master: Master, tmp_path: Path) -> None:
         ({"begin": "now"}, "begin"),
         ({"durability": "sync"}, "durability"),
         ({"metadata_interval": -1}, "metadata_interval"),
+        ({"metadata_interval": 0.05}, "metadata_interval"),
+        ({"broker_id": -1}, "broker_id"),
         ({"segment_size": 1}, "segment_size"),
     ],
 )

@@ -92,7 +92,8 @@ impl EpochTable {
         is_newer
     }
 
-    /// Removes the epochs that begin at or after `end`, of which the log has no byte. Returns whether there were any.
+    /// Removes the epochs that begin at or after `end`: a log that ends there has no byte of them. Returns whether there
+    /// were any.
     pub fn truncate(&mut self, end: u64) -> bool {
         let before = self.0.len();
         self.0.retain(|epoch| epoch.start < end);

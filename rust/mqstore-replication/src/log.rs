@@ -72,7 +72,7 @@ pub enum ReplicaError {
     Diverged {
         /// The log offset.
         at: u64,
-        /// What is different, and what helps.
+        /// The difference, and a remedy.
         reason: String,
     },
     /// The store failed.

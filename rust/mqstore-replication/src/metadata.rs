@@ -281,7 +281,7 @@ impl TablesReader {
     }
 }
 
-/// Returns the page after `page`, of which `added` entries were new; `None` after the last one.
+/// Returns the page after `page`, which had `added` new entries; `None` after the last one.
 fn next_page(page: &Page, answer: &Answer, added: usize) -> Option<Page> {
     let from = page.from + added;
     if added == 0 || answer.total.is_none_or(|total| from >= total) {

@@ -18,10 +18,13 @@ use crate::replica::{Begin, Replica, ReplicaOptions};
 use crate::wire::Protocol;
 
 const SEGMENT_BYTES: u64 = 4096;
-/// Number of runs for each protocol.
-const SEEDS: u64 = 60;
 /// Most bytes of one frame.
 const MOST_BYTES: u64 = 700;
+
+/// Returns the number of runs for each protocol.
+fn seeds() -> u64 {
+    if std::env::var_os("MQSTORE_SOAK").is_some() { 3000 } else { 60 }
+}
 
 /// A small generator: the same seed gives the same choices.
 struct Random(u64);
@@ -344,14 +347,14 @@ fn run(protocol: Protocol, seed: u64) {
 
 #[test]
 fn a_copy_of_a_master_is_equal_whatever_is_cut() {
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         run(Protocol::Default, seed);
     }
 }
 
 #[test]
 fn a_copy_of_masters_that_replace_each_other_is_equal() {
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         run(Protocol::AutoSwitch, seed);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct RecordStream {
     filler: Option<Filler>,
 }
 
-/// A filler of which bytes are missing.
+/// A filler that has not arrived completely.
 #[derive(Clone, Copy, Debug)]
 struct Filler {
     /// Log offset of the next byte.

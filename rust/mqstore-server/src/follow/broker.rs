@@ -10,8 +10,8 @@ use mqstore::replication::metadata::{Answer, BrokerFacts, Request, Tables, Table
 use super::connection::Connection;
 use crate::deadline::Deadline;
 
-/// How long a broker may take for an answer.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long a broker may take for all answers. The copy does not continue meanwhile.
+const ANSWERS: Duration = Duration::from_secs(5);
 
 /// The address of a broker.
 pub(super) struct BrokerAddress(String);
@@ -20,6 +20,7 @@ pub(super) struct BrokerAddress(String);
 struct Session {
     connection: Connection,
     number: i32,
+    until: Deadline,
 }
 
 impl BrokerAddress {
@@ -60,7 +61,8 @@ impl BrokerAddress {
     }
 
     fn session(&self) -> io::Result<Session> {
-        Ok(Session { connection: Connection::open(&self.0)?, number: 0 })
+        let until = Deadline::after(Some(ANSWERS));
+        Ok(Session { connection: Connection::open(&self.0)?, number: 0, until })
     }
 
     fn failed(&self, error: io::Error) -> StoreError {
@@ -72,16 +74,15 @@ impl Session {
     fn ask(&mut self, request: &Request) -> io::Result<Answer> {
         self.number += 1;
         self.connection.send(&request.encode(self.number))?;
-        let until = Deadline::after(Some(ANSWER));
         let mut received = Vec::new();
         loop {
             if let Some(answer) = answer(&received, self.number).map_err(io::Error::other)? {
                 return Ok(answer);
             }
-            if until.is_over() {
+            if self.until.is_over() {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"));
             }
-            let (bytes, _) = self.connection.receive(until.left(ANSWER))?;
+            let (bytes, _) = self.connection.receive(self.until.left(ANSWERS))?;
             received.extend_from_slice(bytes);
         }
     }

@@ -23,6 +23,9 @@ use backoff::Backoff;
 use broker::BrokerAddress;
 use connection::Connection;
 
+/// Pause after a look at the tables that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(60);
+
 /// How to follow a master.
 pub struct FollowSetup {
     /// The copy.
@@ -270,7 +273,9 @@ impl Work {
         };
         // Tables for which the log is still missing stay: a copy that is always a little behind gets them, too.
         let found = broker.tables();
-        self.tables_due = clock().monotonic() + self.setup.metadata_interval;
+        // A broker that does not answer stops the copy for some seconds each time.
+        let pause = if found.is_ok() { Duration::ZERO } else { AFTER_FAILURE };
+        self.tables_due = clock().monotonic() + self.setup.metadata_interval.max(pause);
         let mut now = now.lock();
         match found {
             Ok(tables) => {

@@ -258,7 +258,9 @@ impl CopyStore {
 
 fn open(setup: &CopySetup) -> Result<Store, StoreError> {
     let (vfs, clock) = (Arc::clone(&setup.vfs), Arc::clone(&setup.clock));
-    Store::open(vfs, clock, &setup.root, OpenMode::Create, &setup.options)
+    // Its large writes make the pages of the file themselves.
+    let options = StoreOptions { prewarm: false, ..setup.options.clone() };
+    Store::open(vfs, clock, &setup.root, OpenMode::Create, &options)
 }
 
 impl ReplicaLog for CopyStore {

@@ -5,7 +5,7 @@
 //! and the log rolls after the last one.
 
 use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
-use mqstore_log::commit_log::{CopiedPart, ScanChecks, check_record};
+use mqstore_log::commit_log::{CopiedPart, check_full};
 
 use crate::log::{ReplicaError, ReplicaLog};
 
@@ -50,9 +50,14 @@ impl RecordStream {
         self.position
     }
 
-    /// Appends the records that `bytes` complete.
-    pub(crate) fn feed(&mut self, bytes: &[u8], log: &mut dyn ReplicaLog) -> Result<(), ReplicaError> {
+    /// Takes the next bytes. [`Self::append_to`] appends the records that they complete: one large write is faster than
+    /// one for each frame.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
+    }
+
+    /// Appends the complete records.
+    pub(crate) fn append_to(&mut self, log: &mut dyn ReplicaLog) -> Result<(), ReplicaError> {
         let pending = std::mem::take(&mut self.pending);
         let mut rest = pending.as_slice();
         loop {
@@ -115,8 +120,7 @@ impl RecordStream {
                         return Err(self.other_segments(at, &format!("a record of {size} bytes")));
                     }
                     let Some(record) = head.get(..size as usize) else { break };
-                    let record = check_record(record, at, ScanChecks { crc: true })
-                        .map_err(|reason| wrong(at, &reason))?;
+                    let record = check_full(record, at).map_err(|reason| wrong(at, &reason))?;
                     run.bytes += size as usize;
                     run.count += 1;
                     run.last_size = size;

@@ -154,7 +154,7 @@ impl Replica {
                 let (body, rest) = bytes.split_at(self.body_left.min(bytes.len()));
                 self.body_left -= body.len();
                 self.grew_ms = now_ms;
-                self.take_body(body, log)?;
+                self.take_body(body)?;
                 bytes = rest;
                 continue;
             }
@@ -164,7 +164,7 @@ impl Replica {
             bytes = rest;
             self.take_header(log, now_ms)?;
         }
-        Ok(())
+        self.append_records(log)
     }
 
     /// Reports the end of the copy, if it is another one than the last time, or if it is time for a sign of life.
@@ -322,7 +322,7 @@ impl Replica {
             self.records = Some(RecordStream::new(base, self.log.segment_bytes));
         }
         if std::mem::take(&mut self.skips_first) {
-            self.take_body(&[0], log)?;
+            self.take_body(&[0])?;
         }
         self.next = Some(offset);
         self.body_left = bytes;
@@ -336,12 +336,20 @@ impl Replica {
         Ok(())
     }
 
-    fn take_body(&mut self, body: &[u8], log: &mut dyn ReplicaLog) -> Result<(), ReplicaError> {
+    fn take_body(&mut self, body: &[u8]) -> Result<(), ReplicaError> {
         let at = self.next.unwrap_or(0);
         self.next = Some(at + body.len() as u64);
         let body = self.compare(at, body)?;
+        if let Some(records) = self.records.as_mut().filter(|_| self.seen.is_none()) {
+            records.push(body);
+        }
+        Ok(())
+    }
+
+    /// Appends the records that have arrived, and shows readers those that the master has confirmed.
+    fn append_records(&mut self, log: &mut dyn ReplicaLog) -> Result<(), ReplicaError> {
         let Some(records) = self.records.as_mut().filter(|_| self.seen.is_none()) else { return Ok(()) };
-        records.feed(body, log)?;
+        records.append_to(log)?;
         if let Some(confirmed) = self.confirmed {
             log.confirm(confirmed.min(records.position()))?;
         }

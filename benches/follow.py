@@ -1,4 +1,4 @@
-"""A live copy of a real master beside a slave of RocketMQ: how fast is a full copy, and how far is it behind?
+"""A live copy of a real master, compared with a slave of RocketMQ: how fast is a full copy, and how far is it behind?
 
     python benches/follow.py [FOLDER] [GIB]
 

@@ -16,7 +16,7 @@ class Cutter:
     """Passes bytes between a slave and the port of a master. A context manager."""
 
     def __init__(self, port: int, seed: int, most: int) -> None:
-        """Each connection ends after at most `most` bytes from the master, until `mend` is called."""
+        """Each connection ends after at most `most` bytes from the master, until `keep_whole` is called."""
         self._port, self._random, self._most = port, random.Random(seed), most
         self.cuts = 0
         self._whole = threading.Event()
@@ -34,7 +34,7 @@ class Cutter:
         """Take no more connections."""
         self._listener.close()
 
-    def mend(self) -> None:
+    def keep_whole(self) -> None:
         """Cut no later connection."""
         self._whole.set()
 

@@ -98,7 +98,7 @@ def test_a_copy_is_equal_whatever_is_cut(
                     time.sleep(0.02)
                 with pytest.raises(mqstore.StoreLockedError):
                     mqstore.follow(cutter.address, copy)
-        cutter.mend()
+        cutter.keep_whole()
         with follow(cutter.address, copy, protocol=protocol, durable_acks=True) as follower:
             status = follower.wait(timeout=60)
             assert status.state == "following"

@@ -7,12 +7,13 @@ import math
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 
 from mqstore import _native
 from mqstore._options import StoreOptions, native_form, normalise
 from mqstore._paths import home_of
 from mqstore._reports import FollowStatus
+from mqstore._running import Running
 from mqstore._times import duration_of, seconds_of
 from mqstore.errors import (
     ForkedProcessError,
@@ -23,8 +24,6 @@ from mqstore.errors import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mqstore.types import Duration, StoreOptionsDict, StorePath
 
 Protocol: TypeAlias = Literal["default", "autoswitch"]
@@ -148,7 +147,7 @@ def _check_address(name: str, address: object) -> None:
         raise InvalidOptionError(name, f'must be a host and a port like "10.0.0.5:10912", not {address!r}')
 
 
-class Follower:
+class Follower(Running):
     """A copy that follows a master, from `mqstore.follow`."""
 
     def __init__(self, session: _native.FollowSession, master: str, path: str) -> None:
@@ -163,28 +162,10 @@ class Follower:
     def __repr__(self) -> str:
         return f"<mqstore.Follower of {self._master} in {self._path!r}>"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except (MQStoreError, OSError):
-            # The error of the block matters more. This one is in the log.
-            if kind is None:
-                raise
-
     @property
     def path(self) -> str:
         """Directory of the copy."""
         return self._path
-
-    @property
-    def running(self) -> bool:
-        """Whether the copy continues: False after `close`, and after an error with which no connection can succeed."""
-        return self._thread.is_alive() and not self._ended.is_set()
 
     def status(self) -> FollowStatus:
         """Returns how far the copy is. It waits for nothing."""

@@ -7,11 +7,12 @@ import math
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._backup.backup import Backup, store_or_home
 from mqstore._reports import BackupReport, BackupStatus
+from mqstore._running import Running
 from mqstore._store import Store
 from mqstore._store import open as open_store
 from mqstore._times import duration_of
@@ -28,7 +29,6 @@ from mqstore.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from mqstore.types import Duration, StorePath
 
@@ -106,7 +106,7 @@ def backup(
     return RunningBackup(store, place, pause, keep, timeout_ms)
 
 
-class RunningBackup:
+class RunningBackup(Running):
     """A backup that continues in a thread, from `mqstore.backup`."""
 
     def __init__(
@@ -131,28 +131,10 @@ class RunningBackup:
     def __repr__(self) -> str:
         return f"<mqstore.RunningBackup of {self._store.path!r} to {self.target!r}>"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except (MQStoreError, OSError):
-            # The error of the block matters more. This one is in the log.
-            if kind is None:
-                raise
-
     @property
     def target(self) -> str:
         """The folder, or the URL without secrets."""
         return self._place.target
-
-    @property
-    def running(self) -> bool:
-        """Whether rounds continue: False after `close`, and after an error that a next round would have, too."""
-        return self._thread.is_alive() and not self._ended.is_set()
 
     def run(self) -> BackupReport:
         """Runs a round now, and returns its report.

@@ -55,10 +55,8 @@ impl FollowSession {
         full_copy: bool,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let protocol = match protocol {
-            "default" => Protocol::Default,
-            "autoswitch" => Protocol::AutoSwitch,
-            other => return Err(not_one_of("protocol", other, "\"default\" or \"autoswitch\"")),
+        let Some(protocol) = Protocol::named(protocol) else {
+            return Err(not_one_of("protocol", protocol, "\"default\" or \"autoswitch\""));
         };
         let begin = match begin {
             "oldest" => Begin::Oldest(None),

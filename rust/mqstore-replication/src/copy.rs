@@ -43,20 +43,12 @@ pub struct Master {
 
 impl Master {
     fn to_json(&self) -> String {
-        let protocol = match self.protocol {
-            Protocol::Default => "default",
-            Protocol::AutoSwitch => "autoswitch",
-        };
-        serde_json::json!({"master": self.address, "protocol": protocol}).to_string()
+        serde_json::json!({"master": self.address, "protocol": self.protocol.name()}).to_string()
     }
 
     fn parse(text: &[u8]) -> Option<Self> {
         let value: serde_json::Value = serde_json::from_slice(text).ok()?;
-        let protocol = match value.get("protocol")?.as_str()? {
-            "default" => Protocol::Default,
-            "autoswitch" => Protocol::AutoSwitch,
-            _ => return None,
-        };
+        let protocol = Protocol::named(value.get("protocol")?.as_str()?)?;
         Some(Self { address: value.get("master")?.as_str()?.to_owned(), protocol })
     }
 
@@ -154,6 +146,13 @@ pub struct CopySetup {
     pub master: Master,
 }
 
+impl CopySetup {
+    /// Returns the files of the copy.
+    pub fn files(&self) -> StoreFiles {
+        StoreFiles::new(Arc::clone(&self.vfs), Arc::clone(&self.clock), &self.root)
+    }
+}
+
 /// A copy that is open. See the header of this module.
 pub struct CopyStore {
     setup: CopySetup,
@@ -171,13 +170,13 @@ pub struct CopyStore {
 }
 
 impl CopyStore {
-    /// Opens the copy, and creates it if it is missing.
+    /// Opens the copy, and creates it if it is missing. A note says if it followed another master before.
     ///
     /// # Errors
-    /// Those of an open for writing; [`StoreError::Refused`] if it follows another master.
+    /// Those of an open for writing.
     pub fn open(setup: CopySetup) -> Result<Self, StoreError> {
-        let files = StoreFiles::new(Arc::clone(&setup.vfs), Arc::clone(&setup.clock), &setup.root);
-        let known = if files.vfs.stat(&setup.root).is_ok() { Master::of(&files)? } else { None };
+        let files = setup.files();
+        let known = Master::of(&files)?;
         let is_marked = known.as_ref() == Some(&setup.master);
         let mut notes = Vec::new();
         if let Some(known) = known.filter(|known| known.address != setup.master.address) {

@@ -13,7 +13,7 @@
 
 use mqstore_format::{Peek, RecordView, peek};
 
-use crate::epochs::{Epoch, EpochTable};
+use crate::epochs::Epoch;
 use crate::log::{LogState, ReplicaError, ReplicaLog};
 use crate::records::RecordStream;
 use crate::wire::{self, Header, Protocol};
@@ -62,8 +62,8 @@ pub struct ReplicaProgress {
 #[derive(Debug)]
 pub struct Replica {
     options: ReplicaOptions,
+    /// The log when the connection began, or after a truncation, and its epochs until now.
     log: LogState,
-    epochs: EpochTable,
     /// Bytes of an incomplete header or handshake.
     input: Vec<u8>,
     /// Bytes of the current body that are missing.
@@ -95,7 +95,6 @@ impl Replica {
         let state = log.state()?;
         let mut replica = Self {
             options,
-            epochs: state.epochs.clone(),
             log: state,
             input: Vec::new(),
             body_left: 0,
@@ -134,7 +133,7 @@ impl Replica {
             end,
             master_end: self.master_end.max(self.next.unwrap_or(0)).max(end),
             is_following: self.is_following(),
-            epoch: self.epochs.epochs().last().map(|epoch| epoch.number),
+            epoch: self.log.epochs.epochs().last().map(|epoch| epoch.number),
         }
     }
 
@@ -269,8 +268,8 @@ impl Replica {
         self.master_end = log_end;
         let end = self.log.end;
         // A log without a record is equal to each.
-        if self.log.last.is_some() && !self.epochs.epochs().is_empty() {
-            let common = self.epochs.consistent_end(end, epochs, log_end).ok_or_else(|| {
+        if self.log.last.is_some() && !self.log.epochs.epochs().is_empty() {
+            let common = self.log.epochs.consistent_end(end, epochs, log_end).ok_or_else(|| {
                 let reason = "no epoch of the master begins where one of this log begins";
                 ReplicaError::Diverged { at: end, reason: reason.to_owned() }
             })?;
@@ -284,8 +283,8 @@ impl Replica {
                 self.log = log.state()?;
             }
         }
-        if self.epochs.truncate(self.log.end) {
-            log.save_epochs(&self.epochs)?;
+        if self.log.epochs.truncate(self.log.end) {
+            log.save_epochs(&self.log.epochs)?;
         }
         self.is_greeted = true;
         self.request(now_ms);
@@ -330,8 +329,8 @@ impl Replica {
     }
 
     fn note_epoch(&mut self, epoch: Epoch, log: &mut dyn ReplicaLog) -> Result<(), ReplicaError> {
-        if self.epochs.note(epoch) {
-            log.save_epochs(&self.epochs)?;
+        if self.log.epochs.note(epoch) {
+            log.save_epochs(&self.log.epochs)?;
         }
         Ok(())
     }

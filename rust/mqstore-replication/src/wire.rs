@@ -58,6 +58,19 @@ pub enum Header {
 }
 
 impl Protocol {
+    /// The name of the protocol.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::AutoSwitch => "autoswitch",
+        }
+    }
+
+    /// Returns the protocol with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Default, Self::AutoSwitch].into_iter().find(|protocol| protocol.name() == name)
+    }
+
     /// Decodes the header at the begin of `bytes`. Returns it and its length; `None` if bytes are missing.
     ///
     /// # Errors

@@ -15,6 +15,9 @@ from mqstore.cli.render import Format
 
 _REPORT_SECONDS = 10.0
 
+_NO_END = 1 << 62
+"""A log offset that no master reaches."""
+
 
 class _Protocol(StrEnum):
     DEFAULT = "default"
@@ -85,20 +88,14 @@ def _watch(follower: mqstore.Follower, *, once: bool) -> None:
     """Waits until the copy has everything, or for ever. Says from time to time how far it is."""
     while True:
         try:
-            status = follower.wait(timeout=_REPORT_SECONDS) if once else _later(follower)
+            follower.wait(None if once else _NO_END, timeout=_REPORT_SECONDS)
         except mqstore.StoreTimeoutError:
             status = follower.status()
         else:
-            if once:
-                return
+            return
         behind = f"{status.lag_bytes:,} bytes and {status.lag_seconds:.1f} s behind"
         text = f"{status.state}: {status.log_end:,} bytes, {behind}"
         render.note(text if status.error is None or status.state == "following" else f"{text} ({status.error})")
-
-
-def _later(follower: mqstore.Follower) -> mqstore.FollowStatus:
-    """Returns the status after a while. Raises the error of a follower that has ended."""
-    return follower.wait(offset=1 << 62, timeout=_REPORT_SECONDS)
 
 
 @verb()

@@ -91,7 +91,6 @@ struct Work {
     broker: Option<BrokerAddress>,
     tables: Option<Tables>,
     tables_due: Duration,
-    connections: u64,
 }
 
 impl Follower {
@@ -108,11 +107,7 @@ impl Follower {
             first = Some(broker.tables()?);
         }
         if setup.full_copy {
-            remove_copy(&mqstore::inspect::StoreFiles::new(
-                std::sync::Arc::clone(&setup.copy.vfs),
-                std::sync::Arc::clone(&setup.copy.clock),
-                &setup.copy.root,
-            ))?;
+            remove_copy(&setup.copy.files())?;
         }
         let copy = CopyStore::open(setup.copy.clone())?;
         let state = copy.state()?;
@@ -138,7 +133,6 @@ impl Follower {
             broker,
             tables: first,
             tables_due,
-            connections: 0,
         };
         Ok(Self { work: Mutex::new(work), now: Mutex::new((status, clock().monotonic())) })
     }
@@ -229,7 +223,7 @@ impl Work {
         let Some(copy) = &self.copy else { return Ok(()) };
         match Connection::open(&self.setup.copy.master.address) {
             Ok(connection) => {
-                self.connections += 1;
+                now.lock().0.connections += 1;
                 let time_ms = now_ms();
                 let replica = Replica::new(self.setup.replica, copy, time_ms);
                 match replica.map_err(|error| self.link_error(error)) {
@@ -237,7 +231,6 @@ impl Work {
                     Err(LinkError::Final(error)) => return Err(error),
                     Err(LinkError::Lost(reason)) => self.lose(reason, now),
                 }
-                now.lock().0.connections = self.connections;
             }
             Err(error) => self.lose(format!("{}: {error}", self.setup.copy.master.address), now),
         }

@@ -39,8 +39,8 @@ if _typing.TYPE_CHECKING:
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import PendingTransaction, Transaction
     from mqstore._delivery.work_queue import Delay, Lease, WorkQueue, WorkQueueCounts
-    from mqstore._follow import Follower, follow, promote
-    from mqstore._options import BrokerOptions, StoreOptions
+    from mqstore._follow import Follower, demote, follow, promote
+    from mqstore._options import BrokerOptions, Master, StoreOptions
     from mqstore._publish.clean import clean
     from mqstore._publish.fetch import fetch, published
     from mqstore._read.filter import sql
@@ -55,13 +55,13 @@ __all__ = [
     "BackupVerifyReport", "BrokerOptions", "Change", "CleanReport", "CompactionReport", "Consumer",
     "ConsumerClosedError", "CopyGap", "CorruptionError", "Delay", "DelayStats", "DelayedInfo", "DiskFullError",
     "DledgerInfo", "DledgerTerm", "Empty", "ExpireReport", "ExpiredFile", "ExpiredTopic", "ExportReport", "FetchReport",
-    "FollowStatus", "Follower", "ForkedProcessError", "Full", "GroupInfo", "GroupOffset", "HourRate", "ImportReport",
-    "InvalidFilterError", "InvalidMessageError", "InvalidOptionError", "KeptSegment", "Lease", "LeaseLostError",
-    "LeasedMessage", "LogicMessage", "LogicPart", "LogicQueue", "LogicQueues", "LostOffsets", "LostRange",
-    "MQStoreError", "Message", "MessageTooLargeError", "MissingPackageError", "MovedGroup", "NamespaceInfo",
-    "NotAStoreError", "OffsetCommit", "OffsetOutOfRangeError", "PartSize", "PendingTransaction", "PoppedInfo",
-    "Problem", "Progress", "PublishedFile", "PublishedResult", "QueueInfo", "QueueNotAssignedError", "QueueRange",
-    "QuotaFull", "RebuildReport", "ReclaimReport", "ReclaimedSegment", "ReclaimedTopic", "RefusedError",
+    "FollowStatus", "Follower", "FollowerInfo", "ForkedProcessError", "Full", "GroupInfo", "GroupOffset", "HourRate",
+    "ImportReport", "InvalidFilterError", "InvalidMessageError", "InvalidOptionError", "KeptSegment", "Lease",
+    "LeaseLostError", "LeasedMessage", "LogicMessage", "LogicPart", "LogicQueue", "LogicQueues", "LostOffsets",
+    "LostRange", "MQStoreError", "Master", "Message", "MessageTooLargeError", "MissingPackageError", "MovedGroup",
+    "NamespaceInfo", "NotAStoreError", "OffsetCommit", "OffsetOutOfRangeError", "PartSize", "PendingTransaction",
+    "PoppedInfo", "Problem", "Progress", "PublishedFile", "PublishedResult", "QueueInfo", "QueueNotAssignedError",
+    "QueueRange", "QuotaFull", "RebuildReport", "ReclaimReport", "ReclaimedSegment", "ReclaimedTopic", "RefusedError",
     "RemoteStoreError", "RepairReport", "RestoreReport", "RestoredQueue", "ResultExistsError", "ResultNotFoundError",
     "RunningBackup", "Scan", "SegmentHolder", "ShutDown", "SnapshotReport", "SqlFilter", "Store", "StoreArchive",
     "StoreBusyError", "StoreChangedError", "StoreClosedError", "StoreEvent", "StoreIOError", "StoreInfo",
@@ -69,9 +69,9 @@ __all__ = [
     "StoreStats", "StoreTimeoutError", "StoreWarning", "StoredMessage", "Table", "TieredInfo", "TopicCopyReport",
     "TopicInfo", "TopicNotFoundError", "TopicQuota", "TopicRetention", "Transaction", "UndecidedInfo",
     "UnsupportedFormatError", "UnusedObject", "VerifyReport", "WorkQueue", "WorkQueueCounts", "WorkQueueInfo",
-    "__version__", "backup", "clean", "compact", "copy_topic", "errors", "export", "fetch", "follow", "import_", "info",
-    "open", "open_logic_queues", "promote", "published", "rebuild", "repair", "restore_compaction", "scan", "sql",
-    "types", "verify",
+    "__version__", "backup", "clean", "compact", "copy_topic", "demote", "errors", "export", "fetch", "follow",
+    "import_", "info", "open", "open_logic_queues", "promote", "published", "rebuild", "repair", "restore_compaction",
+    "scan", "sql", "types", "verify",
 ]  # fmt: skip
 
 if "gevent.monkey" in _sys.modules:
@@ -93,8 +93,8 @@ _NAMES = {
     "_delivery.delays": ("DelayStats",),
     "_delivery.transactions": ("PendingTransaction", "Transaction"),
     "_delivery.work_queue": ("Delay", "Lease", "WorkQueue", "WorkQueueCounts"),
-    "_follow": ("Follower", "follow", "promote"),
-    "_options": ("BrokerOptions", "StoreOptions"),
+    "_follow": ("Follower", "demote", "follow", "promote"),
+    "_options": ("BrokerOptions", "Master", "StoreOptions"),
     "_publish.clean": ("clean",),
     "_publish.fetch": ("fetch", "published"),
     "_read.filter": ("sql",),

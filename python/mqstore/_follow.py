@@ -24,9 +24,9 @@ from mqstore.errors import (
 )
 
 if TYPE_CHECKING:
+    from mqstore._reports.follow import Protocol
     from mqstore.types import Duration, StoreOptionsDict, StorePath
 
-Protocol: TypeAlias = Literal["default", "autoswitch"]
 Begin: TypeAlias = Literal["oldest", "last"]
 
 _log = logging.getLogger("mqstore")
@@ -37,7 +37,7 @@ _STEP_MS = 200
 _LOOK = 0.01
 """Seconds between two looks of `Follower.wait`."""
 
-_OWN = ("durability", "visibility", "compaction_interval", "on_event", "before_delete")
+_OWN = ("durability", "visibility", "replication", "replicated", "compaction_interval", "on_event", "before_delete")
 """Options of a store that has appends of its own, or functions of its program."""
 
 
@@ -52,6 +52,7 @@ def follow(
     full_copy: bool = False,
     metadata_interval: Duration = 10.0,
     broker_id: int = 1 << 20,
+    learner: bool = True,
     options: StoreOptions | None = None,
     **overrides: Unpack[StoreOptionsDict],
 ) -> Follower:
@@ -64,7 +65,8 @@ def follow(
 
     Args:
         master: host and port of the master's HA service (`brokerIP2:haListenPort`, 10912 by default).
-        path: directory of the copy. It must be empty, missing, or have a copy.
+        path: directory of the copy. It must be empty, missing, or have a copy: of an earlier follower, or of the files
+            of the master, for example from a backup.
         metadata: host and port of the broker (10911 by default), for topics, groups, offsets of groups and the progress
             of delay levels, and for the size of its segments and the begin of its log. Without it, the copy has only
             the log.
@@ -78,6 +80,8 @@ def follow(
         metadata_interval: seconds between two looks at the tables of the broker, at least 0.1; 10 by default. After a
             look that failed it is at least a minute.
         broker_id: the id of this copy for a master in controller mode, other than those of its brokers.
+        learner: only for the protocol `"autoswitch"`: whether the master leaves this copy out of those that its appends
+            wait for. A standby of a store of yours needs False.
         options: options of the copy. `retention` and `retention_bytes` remove its old segments, whatever the master
             removes. `segment_size` must be that of the master (`mappedFileSizeCommitLog`); with `metadata`, it is.
         overrides: single options by name; they replace those in `options`.
@@ -114,6 +118,7 @@ def follow(
         metadata_interval_ms=math.ceil(pause * 1000),
         begin=begin,
         broker_id=broker_id,
+        learner=learner,
         durable_acks=durable_acks,
         full_copy=full_copy,
         options=native_form(chosen),
@@ -137,6 +142,25 @@ def promote(path: StorePath) -> str | None:
         StoreLockedError: a follower or another program has it open.
     """
     return _native.promote_copy(home_of(path, "promote it"))
+
+
+def demote(path: StorePath, master: str, *, protocol: Protocol = "autoswitch") -> None:
+    """Makes a former master a copy of the new one, which `follow` continues. It must not be open for writing now.
+
+    The next follower compares the epochs of both logs. It removes the messages that the new master does not have, keeps
+    them in `mqstore/lost+found`, and says so.
+
+    Args:
+        path: directory of the former master: a store that was open with the option `replication`.
+        master: host and port of the new master.
+        protocol: the protocol of the new master. Only `"autoswitch"` sends epochs.
+
+    Raises:
+        StoreLockedError: a program has it open for writing.
+        RefusedError: the log has no epochs: make a new copy instead.
+    """
+    _check_address("master", master)
+    _native.demote_store(home_of(path, "demote it"), master, protocol)
 
 
 def _check_address(name: str, address: object) -> None:
@@ -246,5 +270,5 @@ class Follower(Running):
                 return
 
 
-for _public in (Follower, follow, promote):
+for _public in (Follower, demote, follow, promote):
     _public.__module__ = "mqstore"

@@ -46,16 +46,17 @@ __all__ = [
     "cancel_delayed", "check_block", "check_division", "check_options", "check_rows", "check_settings", "check_staged",
     "compaction_end", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "config_json",
     "copy_store", "create_segment", "dead_letters", "decode_records", "delay_counts", "delete_namespace",
-    "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings", "floor_offset", "forget_archive_columns",
-    "group_lags", "groups", "has_archive", "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled",
-    "is_system_topic", "jobs", "key_hashes", "link_archive", "link_unknown_archive", "lock_holder", "log_end",
-    "make_topics", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record", "prepare_stage",
-    "processes", "promote_copy", "publish_file", "publish_folder", "quotas", "read_archive_footers", "read_log",
-    "reason_of", "rebuild", "reclaim", "remove_export_state", "repair", "replace_cached", "reschedule_delayed",
-    "resume_step", "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_cuts", "scan_export",
-    "scan_lines", "scan_open", "scan_schema", "set_archive", "set_retention", "staged_job", "sync_groups", "sync_part",
-    "tags_codes", "unlink_archive", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan",
-    "verify_run_step", "verify_steps", "waiting_record", "was_step_done", "work_counts", "writer_pid",
+    "delete_topic", "demote_store", "expire_after_ms", "expired_to_ms", "export_settings", "floor_offset",
+    "forget_archive_columns", "group_lags", "groups", "has_archive", "info", "is_held", "is_reclaimed_at",
+    "is_reserved", "is_settled", "is_system_topic", "jobs", "key_hashes", "link_archive", "link_unknown_archive",
+    "lock_holder", "log_end", "make_topics", "message_ids", "namespaces", "offset_history", "pending_transactions",
+    "pop_record", "prepare_stage", "processes", "promote_copy", "publish_file", "publish_folder", "quotas",
+    "read_archive_footers", "read_log", "reason_of", "rebuild", "reclaim", "remove_export_state", "repair",
+    "replace_cached", "reschedule_delayed", "resume_step", "retention_limits", "retention_usage", "saved_offsets",
+    "scan_archive", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "set_archive",
+    "set_retention", "staged_job", "sync_groups", "sync_part", "tags_codes", "unlink_archive", "update_topic", "verify",
+    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "was_step_done", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -105,6 +106,8 @@ class NativeStore:
     def _forked(self) -> bool: ...
     def _check(self) -> None: ...
     def _stats(self) -> dict[str, Any]: ...
+    def _followers(self) -> list[dict[str, Any]]: ...
+    def _replication_address(self) -> str | None: ...
     def _queue_ids(self, topic: str) -> list[int]: ...
     def _oldest_offset(self, topic: str, queue_id: int, min_offset: int) -> int:
         """Returns the smallest offset that a read of a queue can begin with; the log has those from `min_offset` on."""
@@ -173,6 +176,7 @@ class NativeStore:
         flag: int = 0,
         born_timestamp: Time | None = None,
         durable: bool = False,
+        replicated: bool = False,
         delay: Duration | None = None,
         deliver_at: Time | None = None,
         delay_level: int | None = None,
@@ -194,6 +198,7 @@ class NativeStore:
             flag: a 32-bit number for the application.
             born_timestamp: time at which the message was created; None is now.
             durable: whether to wait for a sync, whatever the store's durability.
+            replicated: whether to wait for the copies of other machines, as with the option `replicated`.
             delay: time before the message appears in its topic.
             deliver_at: the time of delivery, instead of `delay`. A time in the past delivers now.
             delay_level: RocketMQ's delay level, instead of `delay`, by the store's `delay_levels`; by default 18 levels
@@ -215,6 +220,8 @@ class NativeStore:
             StorePoisonedError: an earlier write or sync failed.
             TopicNotFoundError: no such queue, or no such topic while `auto_create_topics` is off.
             Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
+            StoreTimeoutError: too few copies acknowledged the message in time. It is stored: do not append it again.
+            InvalidOptionError: `replicated`, and the store has no option `replication`.
         """
     def append_many(
         self,
@@ -223,6 +230,7 @@ class NativeStore:
         *,
         queue_id: int | None = None,
         durable: bool = False,
+        replicated: bool = False,
         compression: Compression | None = None,
         compress_over: int | None = None,
     ) -> AppendResults:
@@ -237,6 +245,7 @@ class NativeStore:
             messages: bodies or `Message` objects.
             queue_id: queue of all messages; None uses the queues of the topic in turn.
             durable: as for `append`.
+            replicated: as for `append`.
             compression: as for `append`; the messages of a batch queue are not compressed.
             compress_over: as for `append`.
 
@@ -254,6 +263,7 @@ class NativeStore:
         *,
         queue_id: int | None = None,
         durable: bool = False,
+        replicated: bool = False,
         compression: Compression | None = None,
         compress_over: int | None = None,
     ) -> AppendResults:
@@ -269,6 +279,7 @@ class NativeStore:
             properties: one mapping for all messages, or for each body a mapping or None. As for `append`.
             queue_id: queue of all messages; None uses the queues of the topic in turn.
             durable: as for `append`.
+            replicated: as for `append`.
             compression: as for `append_many`.
             compress_over: as for `append`.
 
@@ -931,6 +942,7 @@ _ReclaimRow: TypeAlias = tuple[
     list[tuple[str, int, int, int, int]],
     list[tuple[str, int, int, int, int, int, int]],
     list[tuple[str, int, int, int, str]],
+    list[str],
 ]
 
 def reclaim(store: NativeStore, dry_run: bool, erase: list[str], bytes_per_second: int) -> _ReclaimRow: ...

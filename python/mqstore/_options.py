@@ -120,6 +120,53 @@ class BrokerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Master:
+    """How a store serves its replicas: slaves of RocketMQ, and copies of `mqstore.follow`.
+
+    Pass it to `mqstore.open` as `replication=`. The store listens until it is closed, and serves both protocols of
+    RocketMQ at one port. Nothing there is encrypted, and no password is asked for: use a private network.
+    """
+
+    listen: str
+    """Host and port, such as `"10.0.0.5:10912"`; port 0 lets the system choose, see
+    `Store.replication_address`. RocketMQ: `brokerIP2`, `haListenPort`."""
+
+    in_sync_replicas: int = 2
+    """Copies that an append with `replicated` waits for, this store included, while so many are in sync: 1 to 64.
+    RocketMQ: `inSyncReplicas`."""
+
+    min_in_sync: int | None = None
+    """Copies that it waits for at least, this store included: 1 to `in_sync_replicas`. None, the default, is as many.
+    RocketMQ: `minInSyncReplicas`, with `enableAutoInSyncReplicas`."""
+
+    epoch: int | None = None
+    """Number of the epoch that begins with this open, larger than all numbers that the log has: 1 to 2,147,483,647. A
+    lock service or an operator gives each new master a number of its own; an open with a number that is too small
+    raises `RefusedError`. None, the default, takes the next number, which is enough if one person decides.
+    RocketMQ: the controller gives it."""
+
+    ack_timeout: Duration = 3.0
+    """Longest wait of an append for its copies: 1 ms to 1 h. RocketMQ: `slaveTimeout` (ms)."""
+
+    lag_limit: Duration = 15.0
+    """Time after which a replica that has not caught up is not in sync any more: 0.1 s to 1 h. It is again when it has
+    caught up. RocketMQ: `haMaxTimeSlaveNotCatchup` (ms)."""
+
+    replica_timeout: Duration = 86_400.0
+    """How long the retention by age keeps the segments that a replica does not have, since it last got further: a day
+    by default; 0 keeps none. `retention_bytes` and a full disk still delete them, and a warning says so. RocketMQ has
+    no such setting."""
+
+    def __post_init__(self) -> None:
+        _convert_fields(self)
+        host, colon, port = self.listen.rpartition(":")
+        if not (host and colon and port.isdecimal() and int(port) < 65536):
+            raise InvalidOptionError("listen", f'must be a host and a port like "10.0.0.5:10912", not {self.listen!r}')
+        if self.min_in_sync is None:
+            object.__setattr__(self, "min_in_sync", self.in_sync_replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
     """Options for `mqstore.open`.
 
@@ -158,7 +205,9 @@ class StoreOptions:
 
     visibility: Visibility = "appended"
     """What readers can see, in this process and in others. `"appended"`: every append that returned. `"durable"`: only
-    records that survive a power loss; always so with `durability="sync"`."""
+    records that survive a power loss; always so with `durability="sync"`. `"confirmed"`: only records that as many
+    copies have as an append with `replicated` waits for; needs `replication`. After an open, everything in the log
+    counts."""
 
     flush_interval: Duration = 0.5
     """Time between background syncs: 1 ms to 1 h. RocketMQ: `flushIntervalCommitLog` (ms)."""
@@ -261,6 +310,15 @@ class StoreOptions:
     directory of the store. The links remain, so later opens need not name it. The open refuses folders that have files
     already and says how to move them. None, the default, changes nothing."""
 
+    replication: Master | None = None
+    """How other machines get live copies of the store: see `Master`. None, the default, serves no replicas.
+    RocketMQ: `brokerRole`."""
+
+    replicated: bool = False
+    """Whether each append returns only when enough copies have the message; needs `replication`. An append that waits
+    too long raises `StoreTimeoutError`; its message is stored. Deliveries of the store itself, imports and copies from
+    other stores do not wait. RocketMQ: `SYNC_MASTER`."""
+
     dledger_end: DledgerEnd = "queues"
     """Only for a directory of a broker that ran with DLedger: the last entry that is read. `"queues"`, the default, is
     the last entry that a consume queue names: it was committed. `"committed"` is the last entry that the checkpoint of
@@ -341,13 +399,15 @@ def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> Sto
     return replace(options, **overrides)
 
 
-def native_form(options: StoreOptions | BrokerOptions) -> dict[str, Any]:
+def native_form(options: StoreOptions | BrokerOptions | Master) -> dict[str, Any]:
     """Returns the options for the core in one dict: sizes in bytes, durations in milliseconds."""
     form: dict[str, Any] = {}
     for one in fields(options):
         value = getattr(options, one.name)
         if isinstance(value, BrokerOptions):
             form |= native_form(value)
+        elif isinstance(value, Master):
+            form[one.name] = native_form(value)
         elif value is not None and str(one.type).startswith("Duration"):
             form[one.name] = _milliseconds(one.name, value)
         else:
@@ -396,7 +456,7 @@ def _suggest_names(kind: type[Any]) -> None:
     kind.__init__ = checked
 
 
-def _convert_fields(options: StoreOptions | BrokerOptions) -> None:
+def _convert_fields(options: StoreOptions | BrokerOptions | Master) -> None:
     for one in fields(options):
         kind, value = str(one.type), getattr(options, one.name)
         if value is None and kind.endswith(" | None"):
@@ -499,11 +559,14 @@ _CONVERSIONS: dict[str, Callable[[str, object], object]] = {
     "Callable[[StoreEvent], object]": _call,
     "Callable[[ExpiredFile], bool | Duration | None]": _call,
     "BrokerOptions": _instance(BrokerOptions, "a BrokerOptions"),
+    "Master": _instance(Master, "a mqstore.Master"),
 }
 """Check and conversion of a field, by its annotation without `| None`."""
 
 _suggest_names(BrokerOptions)
+_suggest_names(Master)
 _suggest_names(StoreOptions)
 describes_options(StoreOptions)
 BrokerOptions.__module__ = "mqstore"
+Master.__module__ = "mqstore"
 StoreOptions.__module__ = "mqstore"

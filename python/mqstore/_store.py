@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mqstore._reports import (
         CompactionReport,
         ExpireReport,
+        FollowerInfo,
         NamespaceInfo,
         Progress,
         QueueInfo,
@@ -544,6 +545,24 @@ class Store(DeliveringStore):
         from mqstore._reports import StoreStats
 
         return StoreStats._from_dict(self._stats())
+
+    def followers(self) -> list[FollowerInfo]:
+        """Returns the replicas that are connected now, and how far each one is; see the option `replication`.
+
+        Raises:
+            StoreClosedError: the store is closed.
+        """
+        from mqstore._reports import FollowerInfo
+
+        return [FollowerInfo(**one) for one in self._followers()]
+
+    def replication_address(self) -> str | None:
+        """Returns the host and port at which replicas connect; None without the option `replication`.
+
+        Raises:
+            StoreClosedError: the store is closed.
+        """
+        return self._replication_address()
 
     def expire(self, *, dry_run: bool = False, compact: bool = False) -> ExpireReport:
         """Deletes the oldest segments as far as the retention options allow, at any hour.

@@ -489,15 +489,20 @@ class RefusedError(MQStoreError, ValueError):
 
 
 class StoreTimeoutError(MQStoreError, TimeoutError):
-    """A wait ended before its condition became true; `waited` is in seconds."""
+    """A wait ended before its condition became true; `waited` is in seconds.
+
+    If it was the wait of an append for its copies, the message is stored, and `log_offset` is its log offset. Otherwise
+    that is None.
+    """
 
     _errno = errno.ETIMEDOUT
 
     what: str
     waited: float
+    log_offset: int | None
 
-    def __init__(self, what: str, waited: float) -> None:
-        self._settle(f"timed out after {waited:g} s: {what}", what, waited)
+    def __init__(self, what: str, waited: float, log_offset: int | None = None) -> None:
+        self._settle(f"timed out after {waited:g} s: {what}", what, waited, log_offset)
 
 
 class StoreBusyError(MQStoreError, BlockingIOError):

@@ -143,6 +143,21 @@ _STORE = (
     _Kind("segment_size", "segment_size", "By", "Bytes of a segment."),
     _Kind("log_bytes", "log", "By", "Bytes of the log's segments."),
     _Kind("max_bytes", "max", "By", "Maximum bytes of the log's segments; missing without a limit."),
+    _Kind("followers", "followers", "{replica}", "Connected replicas of the store."),
+    _Kind("in_sync_copies", "in_sync_copies", "{copy}", "Copies that are in sync, the store included."),
+    _Kind("needed_copies", "needed_copies", "{copy}", "Copies that a replicated append waits for, the store included."),
+    _Kind(
+        "replicated_offset",
+        "replicated_offset",
+        "By",
+        "Log offset up to which that many copies have the log; missing for a store that serves no replicas.",
+    ),
+    _Kind(
+        "follower_lag_bytes",
+        "follower_lag",
+        "By",
+        "Largest number of bytes of the log that a connected replica does not have.",
+    ),
     _Kind("open_files", "open_files", "{file}", "Open queue and index files."),
     _Kind("max_open_files", "max_open_files", "{file}", "Maximum number of queue and index files that stay open."),
 )

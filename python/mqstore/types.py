@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mqstore._delivery.transactions import PendingTransaction
     from mqstore._native import SqlFilter
-    from mqstore._options import BrokerOptions
+    from mqstore._options import BrokerOptions, Master
     from mqstore._reports import ExpiredFile, Progress, StoreEvent
 
 __all__ = [
@@ -99,7 +99,7 @@ RetentionPolicy: TypeAlias = Literal["finished", "time"]
 """Rule for segments that are old enough: `"finished"` deletes those whose messages all groups have finished, `"time"`
 ignores groups."""
 
-Visibility: TypeAlias = Literal["appended", "durable"]
+Visibility: TypeAlias = Literal["appended", "durable", "confirmed"]
 """What readers can see: see `StoreOptions.visibility`."""
 
 DledgerEnd: TypeAlias = Literal["committed", "queues", "all"]
@@ -175,8 +175,9 @@ class StoreOptionsDict(TypedDict, total=False):
         durability: when `append` returns: after a sync (`"sync"`), after a copy to the mapped file, which a kill of the
             process does not lose (`"async"`, `"manual"`), or after a copy to memory (`"pooled"`). Default: `"async"`.
             Bounds: `"sync"`, `"async"`, `"manual"`, `"pooled"`.
-        visibility: what readers see: every append that returned, or only what is durable; always `"durable"` with
-            `durability="sync"`. Default: `"appended"`. Bounds: `"appended"`, `"durable"`.
+        visibility: what readers see: every append that returned, only what is durable, or only what enough copies have;
+            with `durability="sync"`, at most what is durable. Default: `"appended"`. Bounds: `"appended"`, `"durable"`,
+            `"confirmed"`.
         flush_interval: time between two syncs by the background. Unit: seconds. Default: 0.5 s. Bounds: 1 ms to 1 h.
         record_crc: whether new records carry RocketMQ's checksum of the whole record. Default: `True`.
         max_message_size: largest body of a message, before a compression. Unit: bytes. Default: 4 MiB. Bounds: 10 to 1
@@ -219,6 +220,8 @@ class StoreOptionsDict(TypedDict, total=False):
             ones, or `commitlog`. Default: `()`.
         derived_path: folder on another disk for `consumequeue` and `index`, which become symbolic links; `None` changes
             nothing. Default: `None`.
+        replication: how other machines get live copies; `None` serves none. Default: `None`.
+        replicated: whether each append waits for its copies; needs `replication`. Default: `False`.
         dledger_end: last entry that is read of the log of a broker with DLedger: the last one that the checkpoint of
             DLedger or a queue calls committed, or the last one that is written. Default: `"queues"`. Bounds:
             `"committed"`, `"queues"`, `"all"`.
@@ -260,6 +263,8 @@ class StoreOptionsDict(TypedDict, total=False):
     delay_levels: str | Iterable[Duration] | None
     commit_log_paths: StorePath | Iterable[StorePath]
     derived_path: StorePath | None
+    replication: Master | None
+    replicated: bool
     dledger_end: DledgerEnd
     on_event: Callable[[StoreEvent], object] | None
     before_delete: Callable[[ExpiredFile], bool | Duration | None] | None

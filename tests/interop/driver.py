@@ -179,8 +179,8 @@ class JavaSession:
 
         `config` has names of MessageStoreConfig; `topics` maps a name to ``{"queues": n, "attributes": {...}}``;
         `write_topics` also writes them to config/topics.json, as a broker does. `tiered` has names of the configuration
-        of a tiered store around it, and `starts` the first offsets of its queues. With `epoch`, it is the master of a
-        broker in controller mode.
+        of a tiered store around it, and `starts` the first offsets of its queues. With `epoch`, it belongs to a
+        broker in controller mode: a master, or a slave with ``brokerRole=SLAVE``.
         """
         around = None
         if tiered is not None:
@@ -374,6 +374,10 @@ class JavaStore:
         This store needs the configuration ``brokerRole=SLAVE``. It may not have dispatched all records.
         """
         self.session.call("follow", store=self.name, master=master.name)
+
+    def follow_address(self, address: str, end: int) -> None:
+        """Copy the log of the master at `address` as its slave, until it ends at `end`."""
+        self.session.call("follow", store=self.name, address=address, end=end)
 
     def clean(self, hours: int) -> None:
         """Delete the segments older than these hours, as the timer of a broker does."""

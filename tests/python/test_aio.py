@@ -74,8 +74,8 @@ def test_public_names() -> None:
     for name in mqstore.aio.__all__:
         assert getattr(mqstore.aio, name).__module__ == "mqstore.aio", name
     functions = {name for name in mqstore.__all__ if inspect.isfunction(getattr(mqstore, name))}
-    # `sql` makes a filter, `promote` removes one file, and the others start a thread.
-    assert functions == {*VERBS, "backup", "follow", "promote", "sql"}
+    # `sql` makes a filter, `promote` and `demote` change one file, and the others start a thread.
+    assert functions == {*VERBS, "backup", "demote", "follow", "promote", "sql"}
 
 
 def test_importing_it_starts_nothing() -> None:

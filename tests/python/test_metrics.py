@@ -44,10 +44,17 @@ GAUGES = {
     "segment_size": "mqstore_segment_size_bytes",
     "log_bytes": "mqstore_log_bytes",
     "max_bytes": "mqstore_max_bytes",
+    "followers": "mqstore_followers",
+    "in_sync_copies": "mqstore_in_sync_copies",
+    "needed_copies": "mqstore_needed_copies",
+    "replicated_offset": "mqstore_replicated_offset_bytes",
+    "follower_lag_bytes": "mqstore_follower_lag_bytes",
     "open_files": "mqstore_open_files",
     "max_open_files": "mqstore_max_open_files",
 }
 STORE = {**COUNTERS, **GAUGES}
+
+MASTER = mqstore.Master(listen="127.0.0.1:0")
 
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
@@ -137,6 +144,7 @@ def test_every_field_of_stats_is_exported(registry: Any, store: mqstore.Store) -
     assert stats["durable_offset"] == stats["log_max_offset"] == stats["appended_bytes"]
     # There is no limit.
     assert stats.pop("max_bytes") is None
+    assert stats.pop("replicated_offset") is None
     for name in ("held_files", "segments_kept_by"):
         assert stats.pop(name) == []
         stats[name] = 0
@@ -520,8 +528,8 @@ def test_several_who_collect_at_once(metrics_sdk: Any, store: mqstore.Store) -> 
             last = -1.0
             for _ in range(100):
                 found = observed(reader)
-                # All except the limit, which is not set.
-                assert len(found) == len(STORE) - 1
+                # All except the limit, which is not set, and the offset of copies, which are none.
+                assert len(found) == len(STORE) - 2
                 last, before = found["mqstore.appended_messages", labels(store=store.path)], last
                 assert last >= before
         except BaseException as error:
@@ -594,7 +602,7 @@ def table() -> list[tuple[str, str, str, str, str]]:
 
 
 def test_the_page_lists_what_prometheus_gets(registry: Any, filled: Path) -> None:
-    with mqstore.open(filled, "rw", max_bytes=1 << 40) as store:
+    with mqstore.open(filled, "rw", max_bytes=1 << 40, replication=MASTER) as store:
         store.create_topic("bounded", max_messages=5)
         dead_letter(store)
         registry.register(StoreCollector(store, queues=True))
@@ -612,7 +620,7 @@ def test_the_page_lists_what_prometheus_gets(registry: Any, filled: Path) -> Non
 
 
 def test_the_page_lists_what_opentelemetry_gets(provider: Any, reader: Any, filled: Path) -> None:
-    with mqstore.open(filled, "rw", max_bytes=1 << 40) as store:
+    with mqstore.open(filled, "rw", max_bytes=1 << 40, replication=MASTER) as store:
         store.create_topic("bounded", max_messages=5)
         dead_letter(store)
         observe(store, provider.get_meter("mqstore"), queues=True)

@@ -72,6 +72,8 @@ DEFAULTS = {
     "delay_levels": None,
     "commit_log_paths": (),
     "derived_path": None,
+    "replication": None,
+    "replicated": False,
     "dledger_end": "queues",
     "on_event": None,
     "before_delete": None,

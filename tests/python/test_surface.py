@@ -55,6 +55,7 @@ PUBLIC = {
     "FetchReport",
     "FollowStatus",
     "Follower",
+    "FollowerInfo",
     "ForkedProcessError",
     "Full",
     "GroupInfo",
@@ -75,6 +76,7 @@ PUBLIC = {
     "LostOffsets",
     "LostRange",
     "MQStoreError",
+    "Master",
     "Message",
     "MessageTooLargeError",
     "MissingPackageError",
@@ -148,6 +150,7 @@ PUBLIC = {
     "clean",
     "compact",
     "copy_topic",
+    "demote",
     "errors",
     "export",
     "fetch",
@@ -185,12 +188,12 @@ SIGNATURES = {
     + ", ".join(f"{field.name}={shown_default(field)}" for field in dataclasses.fields(mqstore.StoreOptions))
     + ")",
     "Store.append": "(self, /, topic, body=None, *, json=None, keys=(), tags=None, properties=None, queue_id=None, "
-    "flag=0, born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=(), "
+    "flag=0, born_timestamp=None, durable=False, replicated=False, delay=None, deliver_at=None, delay_level=None, "
+    "light_queues=(), compression=None, compress_over=None)",
+    "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False, replicated=False, "
     "compression=None, compress_over=None)",
-    "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False, compression=None, "
-    "compress_over=None)",
     "Store.append_batch": "(self, /, topic, bodies, keys=None, tags=None, properties=None, *, queue_id=None, "
-    "durable=False, compression=None, compress_over=None)",
+    "durable=False, replicated=False, compression=None, compress_over=None)",
     "Store.append_arrow": "(self, /, topic, table_or_stream, *, queue_id=None, durable=False, compression=None, "
     "compress_over=None)",
     "Message": "(body=None, *, json=None, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)",

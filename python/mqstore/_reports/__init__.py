@@ -14,7 +14,7 @@ from mqstore._reports.base import native_progress as native_progress
 from mqstore._reports.compaction import CompactionReport, RestoredQueue, RestoreReport
 from mqstore._reports.copies import CopyGap, ExportReport, ImportReport, MovedGroup, SnapshotReport, TopicCopyReport
 from mqstore._reports.damage import LostOffsets, LostRange, Problem, RebuildReport, RepairReport, VerifyReport
-from mqstore._reports.follow import FollowStatus
+from mqstore._reports.follow import FollowerInfo, FollowStatus
 from mqstore._reports.published import CleanReport, FetchReport, PublishedFile, PublishedResult, UnusedObject
 from mqstore._reports.retention import (
     ExpiredFile,
@@ -34,8 +34,8 @@ __all__ = [
     "ArchiveFile", "ArchiveQueue", "ArchiveReport", "ArchiveRestoreReport", "ArchiveVerifyReport", "BackupReport",
     "BackupRestoreReport", "BackupState", "BackupStatus", "BackupVerifyReport", "CleanReport", "CompactionReport",
     "CopyGap", "ExpireReport", "ExpiredFile", "ExpiredTopic", "ExportReport", "FetchReport", "FollowStatus",
-    "ImportReport", "KeptSegment", "LostOffsets", "LostRange", "MovedGroup", "NamespaceInfo", "Problem", "Progress",
-    "PublishedFile", "PublishedResult", "QueueInfo", "RebuildReport", "ReclaimReport", "ReclaimedSegment",
+    "FollowerInfo", "ImportReport", "KeptSegment", "LostOffsets", "LostRange", "MovedGroup", "NamespaceInfo", "Problem",
+    "Progress", "PublishedFile", "PublishedResult", "QueueInfo", "RebuildReport", "ReclaimReport", "ReclaimedSegment",
     "ReclaimedTopic", "RepairReport", "RestoreReport", "RestoredQueue", "SegmentHolder", "SnapshotReport", "StoreEvent",
     "StoreStats", "TopicCopyReport", "TopicQuota", "TopicRetention", "UnusedObject", "VerifyReport",
 ]  # fmt: skip

@@ -7,7 +7,32 @@ from typing import Literal, TypeAlias
 
 from mqstore._reports.base import _Report
 
+Protocol: TypeAlias = Literal["default", "autoswitch"]
 FollowState: TypeAlias = Literal["connecting", "comparing", "following", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerInfo(_Report):
+    """A connected replica of a store, from `Store.followers`."""
+
+    address: str
+    """Host and port from which it is connected."""
+    protocol: Protocol | None
+    """Its protocol; None until its first bytes are here."""
+    broker_id: int | None
+    """Its broker id, with the protocol `"autoswitch"`."""
+    learner: bool
+    """Whether it never counts as one of the copies that an append waits for."""
+    log_end: int
+    """Log offset up to which it has the log, as far as it has reported it."""
+    lag_bytes: int
+    """Bytes of the log that it does not have."""
+    lag_seconds: float
+    """Seconds since it last had everything; 0 if it has everything now."""
+    in_sync: bool
+    """Whether it counts as in sync: it had everything within `Master.lag_limit`, and is no learner."""
+    silent_seconds: float
+    """Seconds since its last report. A replica that is silent for 20 seconds is disconnected."""
 
 
 @dataclass(frozen=True, slots=True)

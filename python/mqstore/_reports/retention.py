@@ -107,6 +107,8 @@ class ReclaimReport(_Report):
     """Segments that were rewritten, or would be, in log order."""
     kept: tuple[KeptSegment, ...]
     """Segments that still have hidden records, or copies of erased messages, in log order, each with the reason."""
+    copies: tuple[str, ...] = ()
+    """For `erase`: the backups of this process, and the replicas, which still have the bytes of erased messages."""
 
     @property
     def reclaimed_bytes(self) -> int:
@@ -120,11 +122,12 @@ class SegmentHolder(_Report):
 
     kind: str
     """`"group"`: a consumer group has not finished it. `"delayed"`: it is delivered later. `"transaction"`: its
-    transaction is not decided. `"backup"`: a backup does not have it yet."""
+    transaction is not decided. `"backup"`, `"follower"`: a backup or a replica does not have it yet."""
     group: str | None
-    """Consumer group, producer group of a transaction, or target of a backup; None for a delayed message."""
+    """Consumer group, producer group of a transaction, target of a backup, or a replica; None for a delayed message."""
     topic: str
-    """Topic of the message; for a delayed message and a transaction, the topic to which it goes. Empty for a backup."""
+    """Topic of the message; for a delayed message and a transaction, the topic to which it goes. Empty for a backup and
+    a replica."""
     queue_id: int
     """Queue; for a delayed message and a transaction, the queue of the system topic in which it waits."""
     offset: int

@@ -99,6 +99,16 @@ class StoreStats(_Report):
     """Queue and index files that this store has open now."""
     max_open_files: int = 0
     """Maximum of `open_files`: the option `max_open_files`, or the store's share of the process's limit."""
+    followers: int = 0
+    """Connected replicas, with the option `replication`."""
+    in_sync_copies: int = 1
+    """Copies that are in sync, this store included."""
+    needed_copies: int = 1
+    """Copies that an append with `replicated` waits for now, this store included."""
+    replicated_offset: int | None = None
+    """Log offset up to which that many copies have the log; None without the option `replication`."""
+    follower_lag_bytes: int = 0
+    """Largest number of bytes of the log that a connected replica does not have."""
     segments_kept_by: tuple[SegmentHolder, ...] = ()
     """Messages that keep the oldest segment that is due by age, by log offset: of each group in each topic the first
     unfinished one, and the first delayed message and half message. Empty in a store opened for reading."""

@@ -17,6 +17,7 @@ class FollowSession:
         metadata_interval_ms: int,
         begin: str,
         broker_id: int,
+        learner: bool,
         durable_acks: bool,
         full_copy: bool,
         options: dict[str, Any],
@@ -31,6 +32,7 @@ class FollowSession:
             metadata_interval_ms: time between two looks at them.
             begin: where an empty copy begins, "oldest" or "last".
             broker_id: the id of this replica, for a master in controller mode.
+            learner: whether no append of a master in controller mode waits for this replica.
             durable_acks: whether the end is reported after a sync only.
             full_copy: whether an earlier copy is removed first.
             options: options of the store, in their native form.
@@ -44,6 +46,9 @@ class FollowSession:
 
     def close(self) -> None:
         """Closes the copy. A second call does nothing."""
+
+def demote_store(path: str | PathLike[str], master: str, protocol: str) -> None:
+    """Makes the store at `path` a copy of `master`."""
 
 def promote_copy(path: str | PathLike[str]) -> str | None:
     """Makes the copy at `path` a store of its own. Returns its former master, or None."""

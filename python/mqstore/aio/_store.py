@@ -346,6 +346,8 @@ class Store:
     messages_at = in_thread(mqstore.Store.messages_at)
     offset_for_time = in_thread(mqstore.Store.offset_for_time)
     stats = in_thread(mqstore.Store.stats)
+    followers = in_thread(mqstore.Store.followers)
+    replication_address = in_thread(mqstore.Store.replication_address)
     set_confirm_offset = in_thread(mqstore.Store.set_confirm_offset)
     append_arrow = at_length(mqstore.Store.append_arrow)
     verify = at_length(mqstore.Store.verify)

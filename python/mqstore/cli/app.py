@@ -29,7 +29,7 @@ PANELS = {
     "Operate": ("verify", "repair", "rebuild", "compact", "expire", "retention", "reclaim", "snapshot", "bench"),
     "Broker directories": ("config", "copy-topic", "logic-queue"),
     "Copies, backups, archives, results": (
-        *("follow", "promote"),
+        *("demote", "follow", "promote"),
         *("backup", "backup-files", "backup-verify", "backup-restore", "backup-clean"),
         *("archive", "archive-files", "archive-verify", "archive-restore", "archive-clean"),
         *("export", "published", "fetch", "clean"),

@@ -256,5 +256,7 @@ def delete_topic(
         erased = store.delete_topic(topic, erase=erase)
     for kept in () if erased is None else erased.kept:
         render.note(f"kept: {kept.path}, with {kept.dead_bytes} bytes of the topic: {kept.reason}")
+    for copy in () if erased is None else erased.copies:
+        render.note(f"{copy} still has the bytes")
     render.result(DeletedTopic(topic, messages, dry_run=False), form)
     return CLEAN

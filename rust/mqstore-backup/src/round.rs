@@ -152,17 +152,11 @@ impl Session {
     /// now. `None` ends this.
     pub fn keep_segments(&self, store: &Store, timeout_ms: Option<i64>) {
         let kept = timeout_ms.map(|timeout_ms| {
-            let holder = SegmentHolder {
-                kind: HolderKind::Backup,
-                group: Some(self.place.shown()),
-                topic: String::new(),
-                queue_id: 0,
-                offset: 0,
-                log_offset: self.last.as_ref().map_or(0, |last| last.log_end),
-            };
+            let end = self.last.as_ref().map_or(0, |last| last.log_end);
+            let holder = SegmentHolder::copy(HolderKind::Backup, self.place.shown(), end);
             (holder, store.files().clock.now_ms().saturating_add(timeout_ms))
         });
-        store.retention().keep_for_backup(self.number, kept);
+        store.retention().keep_for_copy(self.number, kept);
     }
 
     /// Backs up what is new. `staging` is a folder that the round makes and removes; `tell` gets the bytes of the log.

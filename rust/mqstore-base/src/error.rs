@@ -181,6 +181,20 @@ pub enum StoreError {
         /// The duration of the wait, in milliseconds.
         waited_ms: u64,
     },
+    /// Too few copies acknowledged an append in time. The messages are stored.
+    #[error("{}", not_replicated(.path, *.log_offset, *.log_end, *.copies, *.waited_ms))]
+    NotReplicated {
+        /// The root of the store.
+        path: PathBuf,
+        /// Log offset of the first message.
+        log_offset: u64,
+        /// End of the last message.
+        log_end: u64,
+        /// Number of copies that the append waited for at least, this store included.
+        copies: u32,
+        /// The duration of the wait, in milliseconds.
+        waited_ms: u64,
+    },
     /// The store cannot accept the request now.
     #[error("{reason}")]
     Busy {
@@ -227,6 +241,19 @@ pub enum StoreError {
         /// The error of the system.
         source: io::Error,
     },
+}
+
+fn not_replicated(path: &Path, log_offset: u64, log_end: u64, copies: u32, waited_ms: u64) -> String {
+    format!("timed out after {waited_ms} ms: {}", unreplicated(path, log_offset, log_end, copies))
+}
+
+/// Returns what [`StoreError::NotReplicated`] says, without the duration of the wait.
+pub fn unreplicated(path: &Path, log_offset: u64, log_end: u64, copies: u32) -> String {
+    format!(
+        "{}: the append is stored at log offset {log_offset}, up to {log_end}, but it is not known that {copies} copies \
+         have it: do not repeat it; the copies get it as soon as they can, and Store.followers() shows how far they are",
+        path.display()
+    )
 }
 
 fn holder(pid: Option<i32>) -> String {

@@ -13,6 +13,7 @@
     )
 )]
 
+pub mod append_request;
 pub mod body_compression;
 pub mod durable_mark;
 pub mod error;
@@ -23,6 +24,7 @@ pub mod message;
 pub mod notes;
 pub mod options;
 pub mod progress;
+pub mod replica_acks;
 pub mod retry;
 pub mod store_files;
 pub mod strays;

@@ -57,6 +57,9 @@ pub enum Visibility {
     Appended,
     /// Only records that a power loss cannot remove; always so with [`Durability::Sync`].
     Durable,
+    /// Only records that as many copies have as an append with `replicated` waits for. Needs
+    /// [`StoreOptions::replication`].
+    Confirmed,
 }
 
 /// What an open for writing does if it finds damage other than a torn tail.
@@ -101,6 +104,61 @@ pub enum RetentionPolicy {
     Finished,
     /// Like [`Self::Finished`], but groups do not count. RocketMQ's rule.
     Time,
+}
+
+/// How a store serves its replicas: the options of a master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MasterOptions {
+    /// Host and port of the HA service; port 0 lets the system choose. `brokerIP2`, `haListenPort`.
+    pub listen: String,
+    /// Copies that an append waits for, this store included, while as many are in sync. Default 2, 1 to 64.
+    /// `inSyncReplicas`.
+    pub in_sync_replicas: u32,
+    /// Copies that an append waits for at least, this store included. Default 2, 1 to `in_sync_replicas`.
+    /// `minInSyncReplicas` with `enableAutoInSyncReplicas`.
+    pub min_in_sync: u32,
+    /// Number of the epoch that begins with the open, larger than those of the log; `None`, the default, takes the next
+    /// one. 1 to 2^31 - 1. The controller of RocketMQ gives it.
+    pub epoch: Option<i32>,
+    /// Milliseconds that an append waits for its copies. Default 3,000, 1 to 3,600,000. `slaveTimeout`.
+    pub ack_timeout_ms: u64,
+    /// Milliseconds after which a replica that has not caught up leaves the replicas in sync. Default 15,000, 100 to
+    /// 3,600,000. `haMaxTimeSlaveNotCatchup`.
+    pub lag_limit_ms: u64,
+    /// Milliseconds that a replica keeps the segments that it does not have from a deletion by age, since it last got
+    /// further. Default 86,400,000 (a day), at most 2^53. RocketMQ has no such option.
+    pub replica_timeout_ms: u64,
+}
+
+impl Default for MasterOptions {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:10912".to_owned(),
+            in_sync_replicas: 2,
+            min_in_sync: 2,
+            epoch: None,
+            ack_timeout_ms: 3_000,
+            lag_limit_ms: 15_000,
+            replica_timeout_ms: 86_400_000,
+        }
+    }
+}
+
+impl MasterOptions {
+    /// Most copies of a store, itself included.
+    pub const MOST_COPIES: u32 = 64;
+
+    fn validate(&self) -> Result<(), StoreError> {
+        within("in_sync_replicas", self.in_sync_replicas.into(), 1, Self::MOST_COPIES.into())?;
+        within("min_in_sync", self.min_in_sync.into(), 1, self.in_sync_replicas.into())?;
+        if self.epoch.is_some_and(|epoch| epoch < 1) {
+            let reason = "an epoch is at least 1".to_owned();
+            return Err(StoreError::InvalidOption { option: "epoch", reason });
+        }
+        within("ack_timeout", self.ack_timeout_ms, 1, 3_600_000)?;
+        within("lag_limit", self.lag_limit_ms, 100, 3_600_000)?;
+        within("replica_timeout", self.replica_timeout_ms, 0, 1 << 53)
+    }
 }
 
 /// The options of one open.
@@ -252,6 +310,10 @@ pub struct StoreOptions {
     /// Up to which Raft entry a reader reads the log of a broker that ran with DLedger. Default
     /// [`DledgerEnd::Queues`]. RocketMQ has no such option: it learns the last committed entry from its group.
     pub dledger_end: DledgerEnd,
+    /// How the store serves its replicas. `None`, the default, serves none. `brokerRole`.
+    pub replication: Option<MasterOptions>,
+    /// Whether each append waits for its copies; needs `replication`. Default false. `SYNC_MASTER`.
+    pub replicated: bool,
     /// The hooks of the program; none by default.
     pub hooks: Hooks,
 }
@@ -311,6 +373,8 @@ impl Default for StoreOptions {
             read_only_commit_log_paths: Vec::new(),
             derived_path: None,
             dledger_end: DledgerEnd::default(),
+            replication: None,
+            replicated: false,
             hooks: Hooks::default(),
         }
     }
@@ -356,6 +420,7 @@ impl StoreOptions {
         within("compaction_queue_file_size", self.compaction_queue_file_bytes, 92, ((1 << 31) - 1) / 5)?;
         self.validate_retention()?;
         self.delay_levels.as_ref().map_or(Ok(()), validate_levels)?;
+        self.validate_replication()?;
         if !(0..=65_535).contains(&self.store_host.port) {
             return Err(StoreError::InvalidOption {
                 option: "store_host",
@@ -369,6 +434,16 @@ impl StoreOptions {
     pub fn dispatch_workers(&self, environment: &Environment) -> u32 {
         let wanted = self.dispatch_threads.unwrap_or(environment.processors.clamp(1, MAX_DISPATCH_THREADS));
         if environment.threads { wanted } else { 0 }
+    }
+
+    fn validate_replication(&self) -> Result<(), StoreError> {
+        if let Some(master) = &self.replication {
+            return master.validate();
+        }
+        let confirmed = (self.visibility == Visibility::Confirmed).then_some("visibility");
+        let Some(option) = self.replicated.then_some("replicated").or(confirmed) else { return Ok(()) };
+        let reason = "it needs replication, which says how other machines get copies".to_owned();
+        Err(StoreError::InvalidOption { option, reason })
     }
 
     fn validate_retention(&self) -> Result<(), StoreError> {

@@ -17,6 +17,7 @@
     )
 )]
 
+mod append_queue;
 mod broker;
 mod broker_state;
 mod delay;
@@ -33,6 +34,7 @@ mod unfinished;
 mod unique_id;
 mod work;
 
+pub use append_queue::AppendQueue;
 pub use broker::Broker;
 pub use delay::{Accepted, DelayCounts, DelayOptions, Due, DueCounts, LATEST_DUE_MS, PendingDelays};
 pub use error::BrokerError;

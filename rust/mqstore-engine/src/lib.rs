@@ -67,10 +67,9 @@ pub use staged::{
     StagedFile, StagedFileWriter, StagedStep, StagedWrite, job_in_progress, prepare_stage, was_done,
 };
 pub use store::{
-    AppendDone, AppendQueue, AppendRequest, Archive, BackgroundTask, FindDeliveriesIn, FollowStep,
-    Inspection, LogReads, NamespaceInfo, Namespaces, NonBlocking, OwnedMessage, Retentions, Settings, Stats,
-    Store, StoreSettings, SystemAppends, TopicFollower, TopicQuota, WeakStore, refuse_rocksdb,
-    restore_compaction, take_lock,
+    Archive, BackgroundTask, FindDeliveriesIn, FollowStep, Inspection, LogFeed, LogReads, NamespaceInfo,
+    Namespaces, NonBlocking, Retentions, Settings, Stats, Store, StoreSettings, SystemAppends, TopicFollower,
+    TopicQuota, WeakStore, refuse_rocksdb, restore_compaction, take_lock,
 };
 pub use topic_retention::TopicUsage;
 pub use write::append::RefusedMessage;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use mqstore::delivery::BrokerError;
-use mqstore::error::{StoreError, disk_option, remedy};
+use mqstore::error::{StoreError, disk_option, remedy, unreplicated};
 use mqstore::format::FormatError;
 use mqstore::io::{RemoteCause, RemoteError};
 use mqstore::notes::Notes;
@@ -113,6 +113,11 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
         }
         StoreError::Timeout { what, waited_ms } => {
             StoreTimeoutError::new_err((what, std::time::Duration::from_millis(waited_ms).as_secs_f64()))
+        }
+        StoreError::NotReplicated { path, log_offset, log_end, copies, waited_ms } => {
+            let what = unreplicated(&path, log_offset, log_end, copies);
+            let waited = std::time::Duration::from_millis(waited_ms).as_secs_f64();
+            StoreTimeoutError::new_err((what, waited, log_offset))
         }
         StoreError::Refused { reason } => RefusedError::new_err((reason,)),
         StoreError::Full { path, topic, quota, limit, used } => {

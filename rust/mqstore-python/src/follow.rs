@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore::io::{OsVfs, SystemClock};
-use mqstore::replication::copy::{CopySetup, Master, promote};
+use mqstore::io::{OsVfs, SystemClock, Vfs};
+use mqstore::replication::copy::{CopySetup, Master, demote, promote};
 use mqstore::replication::replica::{Begin, ReplicaOptions};
 use mqstore::replication::wire::Protocol;
 use mqstore_server::follow::{FollowSetup, FollowState, Follower};
@@ -13,13 +13,37 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::options;
-use crate::error::InvalidOptionError;
+use crate::error::{InvalidOptionError, MQStoreError};
 use crate::runtime::{detached, files_at};
 
 /// A follower: the connection to a master, and the copy, which it has open. One thread calls `step`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct FollowSession {
-    follower: Follower,
+    /// A child of a fork leaks its copy, whose sockets it has closed.
+    follower: Option<Follower>,
+    pid: u32,
+}
+
+impl FollowSession {
+    fn follower(&self) -> PyResult<&Follower> {
+        self.follower.as_ref().ok_or_else(|| MQStoreError::new_err(("the follower has ended",)))
+    }
+}
+
+impl Drop for FollowSession {
+    fn drop(&mut self) {
+        if process_id() != self.pid {
+            #[expect(
+                clippy::mem_forget,
+                reason = "the child has closed the sockets, and has no thread for a close"
+            )]
+            std::mem::forget(self.follower.take());
+        }
+    }
+}
+
+fn process_id() -> u32 {
+    OsVfs::new().environment().pid
 }
 
 #[pymethods]
@@ -34,12 +58,14 @@ impl FollowSession {
     ///     metadata_interval_ms: time between two looks at them.
     ///     begin: where an empty copy begins, "oldest" or "last".
     ///     broker_id: the id of this replica, for a master in controller mode.
+    ///     learner: whether no append of a master in controller mode waits for this replica.
     ///     durable_acks: whether the end is reported after a sync only.
     ///     full_copy: whether an earlier copy is removed first.
     ///     options: options of the store, in their native form.
     #[new]
     #[pyo3(signature = (
-        master, path, *, protocol, metadata, metadata_interval_ms, begin, broker_id, durable_acks, full_copy, options
+        master, path, *, protocol, metadata, metadata_interval_ms, begin, broker_id, learner, durable_acks, full_copy,
+        options
     ))]
     #[expect(clippy::too_many_arguments, reason = "they have names")]
     fn new(
@@ -51,6 +77,7 @@ impl FollowSession {
         metadata_interval_ms: u64,
         begin: &str,
         broker_id: u64,
+        learner: bool,
         durable_acks: bool,
         full_copy: bool,
         options: &Bound<'_, PyDict>,
@@ -71,23 +98,25 @@ impl FollowSession {
                 options: options::from_dict(options)?,
                 master: Master { address: master, protocol },
             },
-            replica: ReplicaOptions { protocol, broker_id, begin },
+            replica: ReplicaOptions { protocol, broker_id, is_learner: learner, begin },
             metadata,
             metadata_interval: Duration::from_millis(metadata_interval_ms),
             durable_acks,
             full_copy,
         };
-        detached(py, || Follower::open(setup)).map(|follower| Self { follower })
+        detached(py, || Follower::open(setup))
+            .map(|follower| Self { follower: Some(follower), pid: process_id() })
     }
 
     /// Works for at most about `wait_ms` milliseconds. Returns lines for the log of the program.
     fn step(&self, py: Python<'_>, wait_ms: u64) -> PyResult<Vec<String>> {
-        detached(py, || self.follower.step(Duration::from_millis(wait_ms)))
+        let follower = self.follower()?;
+        detached(py, || follower.step(Duration::from_millis(wait_ms)))
     }
 
     /// Returns how far the copy is, by the names of `FollowStatus`.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let status = self.follower.status();
+        let status = self.follower()?.status();
         let found = PyDict::new(py);
         let state = match status.state {
             FollowState::Connecting => "connecting",
@@ -109,7 +138,8 @@ impl FollowSession {
 
     /// Closes the copy. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        detached(py, || self.follower.close())
+        let follower = self.follower()?;
+        detached(py, || follower.close())
     }
 }
 
@@ -124,8 +154,18 @@ fn promote_copy(py: Python<'_>, path: PathBuf) -> PyResult<Option<String>> {
     Ok(promoted.map(|master| master.address))
 }
 
-/// Adds the class and the function.
+/// Makes the store at `path` a copy of `master`.
+#[pyfunction]
+fn demote_store(py: Python<'_>, path: PathBuf, master: String, protocol: &str) -> PyResult<()> {
+    let Some(protocol) = Protocol::named(protocol) else {
+        return Err(not_one_of("protocol", protocol, "\"default\" or \"autoswitch\""));
+    };
+    detached(py, || demote(&files_at(&path), &Master { address: master, protocol }))
+}
+
+/// Adds the class and the functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<FollowSession>()?;
+    module.add_function(wrap_pyfunction!(demote_store, module)?)?;
     module.add_function(wrap_pyfunction!(promote_copy, module)?)
 }

@@ -16,7 +16,9 @@ use mqstore::delivery::BrokerError;
 use mqstore::error::StoreError;
 use mqstore::inspect::StoreFiles;
 use mqstore::io::{Clock, FaultVfs, OsVfs, SystemClock};
+use mqstore::replication::replica_set::MasterStatus;
 use mqstore::store::RecoveryProgress;
+use mqstore_server::master::Master;
 use mqstore_server::share::{SharedStore as Shared, Verbs};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -48,6 +50,8 @@ pub(crate) enum Source {
         store: Store,
         /// The same store, whose reads continue in the archive.
         reads: Store,
+        /// Serves the replicas, if the options say so.
+        master: Option<Arc<Master>>,
     },
     /// Several processes share it.
     Shared(Shared),
@@ -55,8 +59,8 @@ pub(crate) enum Source {
 
 impl Source {
     /// A store that this process alone has open.
-    pub(crate) fn own(store: Store) -> Self {
-        Self::Own { reads: store.continued(), store }
+    pub(crate) fn own(store: Store, master: Option<Arc<Master>>) -> Self {
+        Self::Own { reads: store.continued(), store, master }
     }
 
     fn store(&self) -> &Store {
@@ -182,6 +186,14 @@ impl SharedStore {
             Source::Own { store, .. } => Verbs::Own(store),
             Source::Shared(shared) => Verbs::Shared(shared),
         })
+    }
+
+    /// Returns how far the replicas are; `None` for a store that serves none.
+    pub(crate) fn replication(&self, py: Python<'_>) -> PyResult<Option<MasterStatus>> {
+        match self.source()? {
+            Source::Own { master, .. } => Ok(master.as_ref().map(|master| master.status())),
+            Source::Shared(shared) => delivered(py, || Verbs::Shared(shared).replication()),
+        }
     }
 
     /// Returns the shared store; `None` if this process alone has it open.
@@ -386,6 +398,7 @@ pub(crate) fn after_fork_in_child() {
         }
         shared.forks.fetch_add(1, Ordering::Relaxed);
     }
+    mqstore_server::close_sockets_in_child();
 }
 
 /// Runs `call` with the interpreter released. A panic in it becomes an error.

@@ -27,7 +27,7 @@ use crate::epochs::EpochTable;
 use crate::log::{LogState, ReplicaLog};
 use crate::wire::Protocol;
 
-/// Maximum bytes of `mqstore/follow` and of the file with the epochs.
+/// Maximum bytes of `mqstore/follow`.
 const MOST_BYTES: u64 = 1 << 20;
 
 const FOLLOWING: &str = "following a master";
@@ -79,8 +79,29 @@ fn mark_path(files: &StoreFiles) -> PathBuf {
     files.side().join("follow")
 }
 
-fn epoch_path(files: &StoreFiles) -> PathBuf {
-    files.root.join("epochFileCheckpoint")
+fn mark(files: &StoreFiles, master: &Master) -> Result<(), StoreError> {
+    let (path, text) = (mark_path(files), master.to_json());
+    let staged = files.staging_for(&path).join("follow");
+    files.vfs.write_atomic(&path, &staged, text.as_bytes()).at(&path, FOLLOWING)
+}
+
+/// Makes a store a copy of `master`: the next follower removes what that master does not have.
+///
+/// # Errors
+/// [`StoreError::NotAStore`]; [`StoreError::Locked`] while it is open for writing; [`StoreError::Refused`] without
+/// epochs, which say where both logs part; errors of the system.
+pub fn demote(files: &StoreFiles, master: &Master) -> Result<(), StoreError> {
+    let _lock = take_lock(files)?;
+    if master.protocol == Protocol::Default || EpochTable::load(files)?.epochs().is_empty() {
+        let reason = format!(
+            "{}: this log has no epochs in common with another master: only a store that was open with replication has \
+             them, and only the protocol \"autoswitch\" sends them; make a new copy instead",
+            files.root.display()
+        );
+        return Err(StoreError::Refused { reason });
+    }
+    files.ensure_folder(&files.side())?;
+    mark(files, master)
 }
 
 /// Makes a copy a store of its own: it can be opened for writing. Returns its former master; `None` if it has none.
@@ -235,16 +256,10 @@ impl CopyStore {
     /// Marks the store as a copy, before it gets the first byte of a master.
     fn mark(&mut self) -> Result<(), StoreError> {
         if !self.is_marked {
-            self.save(&mark_path(&self.files), &self.setup.master.to_json())?;
+            mark(&self.files, &self.setup.master)?;
             self.is_marked = true;
         }
         Ok(())
-    }
-
-    fn save(&self, path: &Path, text: &str) -> Result<(), StoreError> {
-        let name = path.file_name().unwrap_or_default();
-        let staged = self.files.staging_for(path).join(name);
-        self.files.vfs.write_atomic(path, &staged, text.as_bytes()).at(path, FOLLOWING)
     }
 
     fn reopen(&mut self) -> Result<(), StoreError> {
@@ -272,15 +287,9 @@ impl ReplicaLog for CopyStore {
             }
             None => None,
         };
-        let path = epoch_path(&self.files);
-        let epochs = match self.files.vfs.read_file(&path, MOST_BYTES) {
-            _ if self.setup.master.protocol == Protocol::Default => EpochTable::default(),
-            Err(error) if error.kind() == ErrorKind::NotFound => EpochTable::default(),
-            text => {
-                let text = text.at(&path, "reading the epochs")?;
-                EpochTable::parse(&String::from_utf8_lossy(&text))
-                    .map_err(|reason| StoreError::corrupt(&path, 0, reason))?
-            }
+        let epochs = match self.setup.master.protocol {
+            Protocol::Default => EpochTable::default(),
+            Protocol::AutoSwitch => EpochTable::load(&self.files)?,
         };
         Ok(LogState {
             is_empty: list.segments().is_empty(),
@@ -326,6 +335,14 @@ impl ReplicaLog for CopyStore {
     }
 
     fn truncate(&mut self, end: u64) -> Result<(), StoreError> {
+        if Master::of(&self.files)?.is_none() {
+            let reason = format!(
+                "{}: this store follows no master, and has messages after log offset {end} that this master does not \
+                 have; to remove them, make it a copy with mqstore.demote (mqstore demote)",
+                self.files.root.display()
+            );
+            return Err(StoreError::Refused { reason });
+        }
         self.store.close()?;
         let notes = cut(&self.files, &self.setup.clock, end)?;
         self.notes.extend(notes);
@@ -333,7 +350,7 @@ impl ReplicaLog for CopyStore {
     }
 
     fn save_epochs(&mut self, epochs: &EpochTable) -> Result<(), StoreError> {
-        self.save(&epoch_path(&self.files), &epochs.to_text())
+        epochs.save(&self.files)
     }
 
     fn confirm(&mut self, offset: u64) -> Result<(), StoreError> {

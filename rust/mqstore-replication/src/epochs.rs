@@ -12,11 +12,17 @@
 //! Source: `EpochFileCache`, `CheckpointFile`.
 
 use std::fmt::Write;
+use std::io::ErrorKind;
 
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_format::crc31;
 
 /// Maximum number of epochs: the buffer of RocketMQ for a handshake has as many.
 pub(crate) const MAX_EPOCHS: usize = 1000;
+
+/// Maximum bytes of the file.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// An epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +38,65 @@ pub struct Epoch {
 pub struct EpochTable(Vec<Epoch>);
 
 impl EpochTable {
+    /// Reads the epochs of a store; none if it has no such file.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] for a damaged file; errors of the system.
+    pub fn load(files: &StoreFiles) -> Result<Self, StoreError> {
+        let path = files.root.join("epochFileCheckpoint");
+        match files.vfs.read_file(&path, MOST_BYTES) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            text => {
+                let text = text.at(&path, "reading the epochs")?;
+                Self::parse(&String::from_utf8_lossy(&text))
+                    .map_err(|reason| StoreError::corrupt(&path, 0, reason))
+            }
+        }
+    }
+
+    /// Stores the epochs of a store.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn save(&self, files: &StoreFiles) -> Result<(), StoreError> {
+        let path = files.root.join("epochFileCheckpoint");
+        let staged = files.staging_for(&path).join("epochs");
+        files.vfs.write_atomic(&path, &staged, self.to_text().as_bytes()).at(&path, "writing the epochs")
+    }
+
+    /// Begins the epoch of a master whose log has `first` to `end`: `number`, or the next number, from its end on. A log
+    /// without epochs gets one that covers all of it. Returns whether the table has changed.
+    ///
+    /// A power loss can cut the log to the begin of its last epoch, of which a replica has more. So this epoch gets
+    /// another number, too.
+    ///
+    /// # Errors
+    /// The last number, if `number` is not larger: another master has written this log since.
+    pub fn begin(&mut self, first: u64, end: u64, number: Option<i32>) -> Result<bool, i32> {
+        let last = self.0.last().map(|last| last.number);
+        if let (Some(last), Some(number)) = (last, number)
+            && last >= number
+        {
+            return Err(last);
+        }
+        let is_cut = self.truncate(end.saturating_add(1));
+        let Some(last) = last.filter(|_| !self.0.is_empty()) else {
+            return Ok(self.note(Epoch { number: number.unwrap_or(1), start: first }));
+        };
+        if end == first && number.is_none() {
+            return Ok(is_cut);
+        }
+        self.truncate(end);
+        Ok(self.note(Epoch { number: number.unwrap_or(last.saturating_add(1)), start: end }) || is_cut)
+    }
+
+    /// Returns the epoch of the byte at `offset`, and the begin of the next one.
+    pub(crate) fn at(&self, offset: u64) -> (Option<Epoch>, Option<u64>) {
+        let next = self.0.partition_point(|epoch| epoch.start <= offset);
+        let epoch = next.checked_sub(1).and_then(|at| self.0.get(at));
+        (epoch.copied(), self.0.get(next).map(|next| next.start))
+    }
+
     /// Reads the file. Epochs after one that is not larger than its predecessor are dropped.
     ///
     /// # Errors
@@ -160,6 +225,31 @@ mod tests {
         let own = table(&[(1, 0), (2, 2000)]);
         let master = table(&[(1, 0), (2, 2000), (3, 3000)]);
         assert_eq!(own.consistent_end(1500, master.epochs(), 4000), Some(1500));
+    }
+
+    #[test]
+    fn each_open_of_a_master_is_an_epoch() {
+        let mut epochs = EpochTable::default();
+        assert_eq!(epochs.begin(100, 500, None), Ok(true));
+        assert_eq!(epochs.begin(100, 500, None), Ok(true));
+        assert_eq!(epochs, table(&[(1, 100), (2, 500)]));
+        // What was written in it was lost.
+        assert_eq!(epochs.begin(100, 500, None), Ok(true));
+        assert_eq!(epochs, table(&[(1, 100), (3, 500)]));
+        // The number of a lock service.
+        assert_eq!(epochs.begin(100, 600, Some(3)), Err(3));
+        assert_eq!(epochs.begin(100, 600, Some(9)), Ok(true));
+        assert_eq!(epochs, table(&[(1, 100), (3, 500), (9, 600)]));
+        assert_eq!(epochs.begin(100, 400, None), Ok(true));
+        assert_eq!(epochs, table(&[(1, 100), (10, 400)]));
+        // An empty log, opened again and again.
+        let mut empty = EpochTable::default();
+        assert_eq!((empty.begin(0, 0, None), empty.begin(0, 0, None)), (Ok(true), Ok(false)));
+        assert_eq!(empty, table(&[(1, 0)]));
+        let at = |offset| epochs.at(offset);
+        assert_eq!(at(99), (None, Some(100)));
+        assert_eq!(at(399), (Some(Epoch { number: 1, start: 100 }), Some(400)));
+        assert_eq!(at(400), (Some(Epoch { number: 10, start: 400 }), None));
     }
 
     #[test]

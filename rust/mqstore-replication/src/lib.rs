@@ -16,10 +16,14 @@
 
 pub mod copy;
 pub mod epochs;
+#[cfg(test)]
+mod failover_tests;
 pub mod log;
+pub mod master;
 pub mod metadata;
 #[cfg(test)]
 mod model_tests;
 mod records;
 pub mod replica;
+pub mod replica_set;
 pub mod wire;

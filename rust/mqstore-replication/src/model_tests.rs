@@ -14,6 +14,7 @@ use mqstore_io::Access;
 use crate::copy::{CopySetup, CopyStore, Master, promote};
 use crate::epochs::{Epoch, EpochTable};
 use crate::log::{LogState, ReplicaError, ReplicaLog};
+use crate::master::{MasterError, MasterSession};
 use crate::replica::{Begin, Replica, ReplicaOptions};
 use crate::wire::Protocol;
 
@@ -54,7 +55,7 @@ impl MasterStore {
         let (world, vfs, clock) = World::simulated();
         let store = world.open(OpenMode::Create, &options()).unwrap();
         let mut epochs = EpochTable::default();
-        epochs.note(Epoch { number: 1, start: 0 });
+        epochs.begin(0, 0, None).unwrap();
         Self { world, vfs, store, epochs, clock }
     }
 
@@ -65,9 +66,7 @@ impl MasterStore {
         let store = world.open(OpenMode::ReadWrite, &options()).unwrap();
         let mut new = Self { world, vfs, store, epochs: old.epochs.clone(), clock: old.clock.clone() };
         let end = new.end();
-        new.epochs.truncate(end);
-        let number = old.epochs.epochs().last().unwrap().number + 1;
-        new.epochs.note(Epoch { number, start: end });
+        new.epochs.begin(0, end, None).unwrap();
         new
     }
 
@@ -102,16 +101,6 @@ impl MasterStore {
     fn last_segment(&self) -> u64 {
         self.end() - self.end() % SEGMENT_BYTES
     }
-
-    /// Bytes of the log from `offset` on: of one segment and one epoch.
-    fn bytes(&self, offset: u64, most: u64) -> Vec<u8> {
-        let base = offset - offset % SEGMENT_BYTES;
-        let end = self.end().min(base + SEGMENT_BYTES).min(offset + most);
-        let next = self.epochs.epochs().iter().map(|epoch| epoch.start).find(|start| *start > offset);
-        let end = next.map_or(end, |next| end.min(next));
-        let file = segment(&*self.vfs, base);
-        file[(offset - base) as usize..(end.max(offset) - base) as usize].to_vec()
-    }
 }
 
 fn segment(vfs: &dyn Vfs, base: u64) -> Vec<u8> {
@@ -120,80 +109,36 @@ fn segment(vfs: &dyn Vfs, base: u64) -> Vec<u8> {
 }
 
 /// The master's end of a connection.
-#[derive(Default)]
 struct Session {
+    own: MasterSession,
     input: Vec<u8>,
-    next: Option<u64>,
-    /// Whether a replica in controller mode wants only the last segment.
-    only_last: bool,
     out: Vec<u8>,
-    /// The end that the replica has reported.
-    acked: u64,
 }
 
 impl Session {
-    /// Takes what the replica sent, and sends the next frame.
-    fn step(&mut self, master: &MasterStore, protocol: Protocol, random: &mut Random) {
-        loop {
-            let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
-            match protocol {
-                Protocol::Default if self.input.len() >= 8 => {
-                    let offset = number(&self.input[..8]);
-                    self.input.drain(..8);
-                    self.acked = offset;
-                    self.next.get_or_insert(if offset == 0 { master.last_segment() } else { offset });
-                }
-                Protocol::AutoSwitch
-                    if self.input.first_chunk() == Some(&[0, 0, 0, 1]) && self.input.len() >= 16 =>
-                {
-                    self.only_last = self.input[5] == 1;
-                    self.input.drain(..16);
-                    let mut body = Vec::new();
-                    for epoch in master.epochs.epochs() {
-                        body.extend_from_slice(&epoch.number.to_be_bytes());
-                        body.extend_from_slice(&epoch.start.to_be_bytes());
-                    }
-                    self.out.extend_from_slice(&1_i32.to_be_bytes());
-                    self.out.extend_from_slice(&(body.len() as u32).to_be_bytes());
-                    self.out.extend_from_slice(&master.end().to_be_bytes());
-                    self.out.extend_from_slice(&1_i32.to_be_bytes());
-                    self.out.extend_from_slice(&body);
-                }
-                Protocol::AutoSwitch
-                    if self.input.first_chunk() == Some(&[0, 0, 0, 2]) && self.input.len() >= 12 =>
-                {
-                    let offset = number(&self.input[4..12]);
-                    self.input.drain(..12);
-                    self.acked = offset;
-                    let is_last = offset == 0 && self.only_last;
-                    self.next.get_or_insert(if is_last { master.last_segment() } else { offset });
-                }
-                _ => break,
-            }
-        }
-        let Some(next) = self.next else { return };
-        let body =
-            if random.below(8) == 0 { Vec::new() } else { master.bytes(next, 1 + random.below(MOST_BYTES)) };
-        self.frame(master, protocol, next, &body);
-        self.next = Some(next + body.len() as u64);
+    fn new(now_ms: i64) -> Self {
+        Self { own: MasterSession::new(now_ms), input: Vec::new(), out: Vec::new() }
     }
 
-    fn frame(&mut self, master: &MasterStore, protocol: Protocol, offset: u64, body: &[u8]) {
-        if protocol == Protocol::AutoSwitch {
-            // The last frame of an epoch has the label of the next one.
-            let after = offset + body.len() as u64;
-            let epoch = master.epochs.epochs().iter().rev().find(|epoch| epoch.start <= after).unwrap();
-            self.out.extend_from_slice(&2_i32.to_be_bytes());
-            self.out.extend_from_slice(&(body.len() as u32).to_be_bytes());
-            self.out.extend_from_slice(&offset.to_be_bytes());
-            self.out.extend_from_slice(&epoch.number.to_be_bytes());
-            self.out.extend_from_slice(&epoch.start.to_be_bytes());
-            self.out.extend_from_slice(&master.end().to_be_bytes());
-        } else {
-            self.out.extend_from_slice(&offset.to_be_bytes());
-            self.out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    /// Takes what the replica sent, in parts, and sends the next frame.
+    fn step(&mut self, master: &MasterStore, now_ms: i64, random: &mut Random) -> Result<(), MasterError> {
+        let feed = master.store.log_feed().unwrap();
+        while !self.input.is_empty() {
+            let count = 1 + random.below(self.input.len() as u64) as usize;
+            let part: Vec<u8> = self.input.drain(..count).collect();
+            self.own.receive(&part, &feed, &master.epochs, now_ms, &mut self.out)?;
         }
-        self.out.extend_from_slice(body);
+        // A frame without bytes only if one is due.
+        let idle_ms = if random.below(8) == 0 { 5000 } else { 0 };
+        let most = 1 + random.below(MOST_BYTES) as usize;
+        let confirmed = feed.end();
+        self.own.next_frame(&feed, &master.epochs, confirmed, most, now_ms + idle_ms, &mut self.out)?;
+        Ok(())
+    }
+
+    /// The end that the replica has acknowledged.
+    fn acked(&self) -> u64 {
+        self.own.facts().acked.unwrap_or(0)
     }
 }
 
@@ -226,20 +171,20 @@ impl Side {
     fn exchange(&mut self, master: &MasterStore, most: u64, random: &mut Random) -> Result<(), ReplicaError> {
         self.now_ms += 1;
         if self.link.is_none() {
-            let options = ReplicaOptions { protocol: self.protocol, broker_id: 2, begin: self.begin };
-            self.link = Some((Replica::new(options, &self.copy, self.now_ms)?, Session::default()));
+            let options =
+                ReplicaOptions { protocol: self.protocol, broker_id: 2, is_learner: true, begin: self.begin };
+            self.link = Some((Replica::new(options, &self.copy, self.now_ms)?, Session::new(self.now_ms)));
         }
         let Some((replica, session)) = &mut self.link else { return Ok(()) };
         session.input.extend(replica.take_output());
-        session.step(master, self.protocol, random);
+        session.step(master, self.now_ms, random).unwrap();
         let count = session.out.len().min(most as usize);
         let received: Vec<u8> = session.out.drain(..count).collect();
         replica.receive(&received, &mut self.copy, self.now_ms)?;
         replica.report(self.now_ms)?;
         session.input.extend(replica.take_output());
-        let acked = session.acked;
-        // No record ends at offset 1, for which an empty copy asks.
-        assert!(acked <= self.copy.state().unwrap().end.max(1), "acknowledged {acked}");
+        let acked = session.acked();
+        assert!(acked <= self.copy.state().unwrap().end, "acknowledged {acked}");
         Ok(())
     }
 
@@ -379,15 +324,23 @@ fn another_log_is_no_copy() {
     };
     assert!(matches!(error, ReplicaError::Diverged { at: 0, .. }), "{error}");
     assert_eq!(before[0].end, side.copy.state().unwrap().end);
-    side.link = None;
-    let empty = MasterStore::new();
-    let error = loop {
-        side.now_ms += 1000;
-        if let Err(error) = side.exchange(&empty, 100, &mut random) {
-            break error;
-        }
-    };
+    // A master of RocketMQ that ends before repeats a heartbeat.
+    let options =
+        ReplicaOptions { protocol: Protocol::Default, broker_id: 2, is_learner: true, begin: side.begin };
+    let mut replica = Replica::new(options, &side.copy, 0).unwrap();
+    let next = u64::from_be_bytes(replica.take_output().try_into().unwrap());
+    let heartbeat = Protocol::Default.transfer_header(0, next, Epoch { number: 0, start: 0 }, 0);
+    let error = (0..).map(|round| round * 1000).find_map(|now_ms| {
+        replica.receive(&heartbeat, &mut side.copy, now_ms).unwrap();
+        replica.report(now_ms).err()
+    });
+    let error = error.unwrap();
     assert!(error.to_string().contains("sends nothing from there on"), "{error}");
+    // One of ours says so.
+    let mut session = Session::new(0);
+    session.input = 5000_u64.to_be_bytes().to_vec();
+    let error = session.step(&MasterStore::new(), 0, &mut random).unwrap_err();
+    assert!(error.to_string().contains("its log ends at 5000, after the end of this one at 0"), "{error}");
 }
 
 /// Bytes that no master sends end the connection, and change nothing.
@@ -405,7 +358,7 @@ fn bytes_that_are_no_log_are_refused() {
             }
             let Some((replica, session)) = &mut side.link else { continue };
             let mut bytes = std::mem::take(&mut session.out);
-            session.step(&master, protocol, &mut random);
+            let _ = session.step(&master, 5, &mut random);
             bytes.append(&mut session.out);
             bytes.extend((0..40).map(|_| random.below(256) as u8));
             for _ in 0..=random.below(3) {

@@ -41,6 +41,8 @@ pub struct ReplicaOptions {
     pub protocol: Protocol,
     /// The id of this broker; only a master in controller mode asks for it.
     pub broker_id: u64,
+    /// Whether no append of a master in controller mode waits for this copy.
+    pub is_learner: bool,
     /// Where an empty copy begins.
     pub begin: Begin,
 }
@@ -115,7 +117,7 @@ impl Replica {
             Protocol::Default => replica.request(now_ms),
             Protocol::AutoSwitch => {
                 let only_last = replica.log.is_empty && options.begin == Begin::LastSegment;
-                wire::handshake(only_last, options.broker_id, &mut replica.output);
+                wire::handshake(only_last, options.is_learner, options.broker_id, &mut replica.output);
             }
         }
         Ok(replica)
@@ -270,7 +272,8 @@ impl Replica {
         // A log without a record is equal to each.
         if self.log.last.is_some() && !self.log.epochs.epochs().is_empty() {
             let common = self.log.epochs.consistent_end(end, epochs, log_end).ok_or_else(|| {
-                let reason = "no epoch of the master begins where one of this log begins";
+                let reason = "no epoch of the master begins where one of this log begins: copy the log again, with \
+                              full_copy=True (--full-copy)";
                 ReplicaError::Diverged { at: end, reason: reason.to_owned() }
             })?;
             if common < self.log.start {

@@ -1,7 +1,8 @@
 //! Appends of many messages: the queue of appends that do not wait, steps of staged messages, and copies.
 
+pub use mqstore_base::append_request::{AppendRequest, OwnedMessage};
+pub use mqstore_delivery::AppendQueue;
 pub use mqstore_engine::{
-    AppendQueue, AppendRequest, MessageOrigin, OwnedMessage, RefusedMessage, StagedBlock, StagedFile,
-    StagedFileWriter, StagedStep, StagedWrite, check_copy, check_target, job_in_progress, prepare_stage,
-    was_done,
+    MessageOrigin, RefusedMessage, StagedBlock, StagedFile, StagedFileWriter, StagedStep, StagedWrite,
+    check_copy, check_target, job_in_progress, prepare_stage, was_done,
 };

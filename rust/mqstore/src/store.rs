@@ -22,8 +22,9 @@ use mqstore_replication::copy::Master;
 pub use mqstore_base::progress::Progress;
 pub use mqstore_base::topic_floors::{FloorTable, TopicRetention};
 pub use mqstore_engine::{
-    ArchiveState, ExpireReport, GroupOffset, GroupOffsets, NamespaceInfo, ReclaimReport, ReclaimRequest,
-    SealedSegment, SegmentHolder, Stats, StoreSettings, TopicChange, WorkCounts,
+    ArchiveState, BackgroundTask, ExpireReport, GroupOffset, GroupOffsets, LogFeed, NamespaceInfo,
+    ReclaimReport, ReclaimRequest, SealedSegment, SegmentHolder, Stats, StoreSettings, TopicChange,
+    WorkCounts,
 };
 pub use mqstore_log::recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 

@@ -35,10 +35,10 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
     (
         "mqstore-base",
         &[
-            &["error", "events", "notes", "text_map", "topic_floors", "wake_signal"],
+            &["error", "events", "notes", "replica_acks", "text_map", "topic_floors", "wake_signal"],
             &["group_commit", "message", "progress", "retry", "strays"],
             &["body_compression"],
-            &["options"],
+            &["append_request", "options"],
             &["store_files"],
             &["durable_mark", "live_page"],
         ],
@@ -94,7 +94,7 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
     (
         "mqstore-delivery",
         &[
-            &["error", "queue_wait"],
+            &["append_queue", "error", "queue_wait"],
             &["delay", "nonblocking", "queue_failures", "transactions"],
             &["broker_state", "export_rules", "pending", "unfinished", "unique_id"],
             &["groups", "pop_takeover"],
@@ -139,10 +139,27 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
         &[&["append", "positions", "record_copy"], &["pass", "topic_copy"], &["store_copy"]],
     ),
     ("mqstore", &[&["append", "compaction", "delivery", "inspect", "io", "read", "store"]]),
-    ("mqstore-replication", &[&["epochs"], &["log", "wire"], &["metadata", "records"], &["copy", "replica"]]),
+    (
+        "mqstore-replication",
+        &[
+            &["epochs"],
+            &["log", "wire"],
+            &["master", "metadata", "records"],
+            &["copy", "replica", "replica_set"],
+        ],
+    ),
     (
         "mqstore-server",
-        &[&["steps"], &["wire"], &["deadline"], &["service"], &["socket"], &["client"], &["follow", "share"]],
+        &[
+            &["steps"],
+            &["wire"],
+            &["deadline"],
+            &["service"],
+            &["socket"],
+            &["client", "tcp"],
+            &["follow", "master"],
+            &["share"],
+        ],
     ),
     (
         "mqstore-python",

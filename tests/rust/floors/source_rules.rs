@@ -30,12 +30,11 @@ const RAW: [&[&str]; 17] = [
 /// Types that do the same under any path.
 const RAW_TYPES: [&str; 4] = ["Instant", "SystemTime", "OpenOptions", "DirBuilder"];
 
-/// These may use the sockets of the system: the local socket of a shared store, its clients' end, and the connection to a
-/// master.
+/// These may use the sockets of the system: the local socket of a shared store, its clients' end, and TCP.
 const SOCKETS_ALLOWED: [&str; 3] = [
     "rust/mqstore-server/src/socket/",
     "rust/mqstore-server/src/client/connection.rs",
-    "rust/mqstore-server/src/follow/connection.rs",
+    "rust/mqstore-server/src/tcp.rs",
 ];
 const SOCKET_CRATES: [&[&str]; 4] = [&["std", "os"], &["std", "net"], &["rustix"], &["nix"]];
 
@@ -57,11 +56,13 @@ const UNSAFE_ALLOWED: [&str; 3] = [
 /// - the service of a shared store has a thread for appends, its listener one for connections, and each handle one that
 ///   watches the owner;
 /// - the binding of compaction starts one thread per call, so that the calling thread can answer Ctrl-C.
-const THREADS_ALLOWED: [&str; 8] = [
+const THREADS_ALLOWED: [&str; 10] = [
     "rust/mqstore-io/src/sync.rs",
     "rust/mqstore-io/src/pool.rs",
     "rust/mqstore-engine/src/store/services.rs",
     "rust/mqstore-engine/src/scan/workers.rs",
+    "rust/mqstore-server/src/master/link.rs",
+    "rust/mqstore-server/src/master/mod.rs",
     "rust/mqstore-server/src/service/mod.rs",
     "rust/mqstore-server/src/share/mod.rs",
     "rust/mqstore-server/src/socket/listener.rs",

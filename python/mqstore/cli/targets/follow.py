@@ -46,6 +46,9 @@ def follow(
     retention: Annotated[
         str | None, typer.Option("--retention", metavar="AGE", help='Age at which the copy deletes segments: "7d".')
     ] = None,
+    learner: Annotated[
+        bool, typer.Option(help="With autoswitch: whether appends of the master never wait for this copy.")
+    ] = True,
     durable_acks: Annotated[
         bool, typer.Option("--durable-acks", help="Acknowledge what the disk has, not only the page cache.")
     ] = False,
@@ -70,6 +73,7 @@ def follow(
         metadata=metadata,
         protocol=protocol.value,
         begin=begin.value,
+        learner=learner,
         durable_acks=durable_acks,
         full_copy=full_copy,
         **options,  # type: ignore[arg-type]
@@ -106,3 +110,16 @@ def promote(directory: Annotated[str, typer.Argument(metavar="DIR", help="Direct
         render.note(f"{directory} follows no master, so there is nothing to change")
     else:
         render.note(f"{directory} no longer follows {master}; make sure that nothing more is appended there")
+
+
+@verb()
+def demote(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the former master.")],
+    master: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the new master.")],
+) -> None:
+    """Makes a former master a copy of the new one; then follow it with --protocol autoswitch.
+
+    The follower removes the messages that the new master does not have, and keeps them in mqstore/lost+found.
+    """
+    mqstore.demote(directory, master)
+    render.note(f"{directory} is a copy of {master} now: mqstore follow {master} {directory} --protocol autoswitch")

@@ -175,12 +175,11 @@ impl Delays {
                 ..*message
             })
             .collect();
-        let done = match waiting.as_slice() {
-            all if let Some(origins) = origins => {
-                self.store.system_appends().append_marked(all, AppendMarks::Origins(origins))?
-            }
-            [one] => vec![self.store.append(one)?],
-            all => self.store.append_many(all)?,
+        let appends = self.store.system_appends();
+        let done = match (waiting.as_slice(), origins) {
+            (all, Some(origins)) => appends.append_marked(all, AppendMarks::Origins(origins))?,
+            ([one], None) => vec![appends.append_first(one)?],
+            (all, None) => appends.append_many_first(all)?,
         };
         let due = |(_, due): &(NewMessage<'_>, Due)| match *due {
             Due::Now => i64::MAX,
@@ -189,6 +188,9 @@ impl Delays {
         };
         if let Some(first) = messages.iter().map(due).min() {
             self.wake_for(first);
+        }
+        if origins.is_none() {
+            appends.replicated(&done)?;
         }
         let accepted = done.into_iter().zip(&made);
         Ok(accepted.map(|(appended, (waits_in, ..))| Accepted { appended, waits_in: *waits_in }).collect())

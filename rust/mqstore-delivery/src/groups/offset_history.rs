@@ -68,7 +68,7 @@ pub(super) fn write(store: &Store, group: &str, offsets: &[(Queue, i64)]) -> Res
             ..NewMessage::default()
         })
         .collect();
-    store.append_many(&messages)?;
+    store.system_appends().append_many_first(&messages)?;
     Ok(())
 }
 

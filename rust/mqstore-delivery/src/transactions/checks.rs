@@ -124,7 +124,7 @@ impl Transactions {
             CheckAnswer::Unknown => return Ok(()),
         };
         let entry = self.inner.state.lock().pending.get(id).cloned();
-        match entry.map_or(Ok(()), |entry| self.decide(&entry, outcome, false)) {
+        match entry.map_or(Ok(()), |entry| self.decide(&entry, outcome, false).map(drop)) {
             Err(BrokerError::TransactionEnded { .. }) => Ok(()),
             decided => decided,
         }

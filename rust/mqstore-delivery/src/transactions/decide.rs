@@ -30,22 +30,25 @@ struct FinalRecord<'a> {
 }
 
 impl Transactions {
-    /// Decides a transaction. A second call with the same outcome changes nothing.
+    /// Decides a transaction. A second call with the same outcome changes nothing. Returns the final messages that this
+    /// call appended.
     pub(super) fn decide(
         &self,
         entry: &Arc<TransactionEntry>,
         outcome: TransactionOutcome,
         durable: bool,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<Vec<Appended>, BrokerError> {
         let mut parts = entry.lock();
         match parts.outcome {
-            Some(before) if before == outcome => return Ok(()),
+            Some(before) if before == outcome => return Ok(Vec::new()),
             Some(before) => return Err(entry.ended(before)),
             None => {}
         }
+        let mut finals = Vec::new();
         if !parts.halves.is_empty() {
             let append = || self.append_decision(entry, &parts, outcome, durable);
             let appended = self.inner.store.system_appends().without_deletions(append)??;
+            finals = appended.iter().map(|(_, one)| one.clone()).collect();
             if outcome == TransactionOutcome::Committed {
                 parts.went = destinations(&parts, appended);
             }
@@ -59,7 +62,7 @@ impl Transactions {
             // The transaction is decided all the same: the op message is in the log, where the next open finds it.
             self.inner.note(format!("cannot log decisions of transactions in the metadata log: {error}"));
         }
-        Ok(())
+        Ok(finals)
     }
 
     fn append_decision(

@@ -185,7 +185,7 @@ impl Transaction {
             .max_together_bytes()
             .and_then(|limit| parts.reserve_space(message, length, limit));
         half.properties = parts.memory.get(properties.clone()).unwrap_or_default();
-        let stored = reserved.and_then(|()| inner.store.append(&half));
+        let stored = reserved.and_then(|()| inner.store.system_appends().append_first(&half));
         let appended = match stored {
             Ok(appended) => appended,
             Err(error) => {
@@ -230,7 +230,8 @@ impl Transaction {
     /// [`BrokerError::TransactionEnded`] if it was rolled back. If the append fails, its error is returned and the
     /// transaction is still pending, unless the store was stopped.
     pub fn commit(&self, durable: bool) -> Result<(), BrokerError> {
-        self.engine.decide(&self.entry, TransactionOutcome::Committed, durable)
+        let appended = self.engine.decide(&self.entry, TransactionOutcome::Committed, durable)?;
+        Ok(self.engine.inner.store.system_appends().replicated(&appended)?)
     }
 
     /// Hides its messages for ever. A second rollback changes nothing.
@@ -238,7 +239,7 @@ impl Transaction {
     /// # Errors
     /// The same as for [`Self::commit`].
     pub fn rollback(&self, durable: bool) -> Result<(), BrokerError> {
-        self.engine.decide(&self.entry, TransactionOutcome::RolledBack, durable)
+        self.engine.decide(&self.entry, TransactionOutcome::RolledBack, durable).map(drop)
     }
 }
 

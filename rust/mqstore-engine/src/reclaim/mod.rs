@@ -32,7 +32,7 @@ use mqstore_log::commit_log::SegmentList;
 use crate::engine::Engine;
 use crate::engine::lone_job::LoneJob;
 use crate::read::view::View;
-use crate::retention::Cleaner;
+use crate::retention::{Cleaner, SegmentHolder};
 use rules::RecordRules;
 use survey::{Survey, SurveyedSegment, survey};
 
@@ -101,6 +101,9 @@ impl Reclaim {
     ) -> Result<ReclaimReport, StoreError> {
         let mut report = ReclaimReport { dry_run: request.dry_run, ..ReclaimReport::default() };
         report.topics = surveyed.topics();
+        if !request.erase.is_empty() {
+            report.copies = self.cleaner.copies().iter().map(SegmentHolder::copy_name).collect();
+        }
         let chosen = surveyed.choose(!request.erase.is_empty());
         for (number, segment) in surveyed.segments.iter().enumerate().take(chosen) {
             if segment.free_bytes == 0 {
@@ -210,7 +213,8 @@ impl Reclaim {
             } else if !staging.is_ok_and(|folder| self.engine.files.vfs.stat(&folder).is_ok()) {
                 Some("its folder receives no new files".to_owned())
             } else {
-                self.cleaner.unarchived(segment, number == 0)
+                let copy = self.cleaner.copies().into_iter().find(|copy| copy.log_offset < records_end);
+                copy.map(|copy| copy.to_string()).or_else(|| self.cleaner.unarchived(segment, number == 0))
             };
             if why.is_some() {
                 return (number, why);

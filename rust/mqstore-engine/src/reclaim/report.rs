@@ -73,4 +73,6 @@ pub struct ReclaimReport {
     pub segments: Vec<ReclaimedSegment>,
     /// The other segments with hidden records, in log order.
     pub kept: Vec<KeptSegment>,
+    /// For an erasure: the backups and replicas that still have the bytes.
+    pub copies: Vec<String>,
 }

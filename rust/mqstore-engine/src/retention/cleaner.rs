@@ -67,8 +67,8 @@ pub(crate) struct Cleaner {
     rules: RetentionRules,
     /// Set by the layer that delivers messages, once.
     pub(super) deliveries: OnceLock<FindDeliveries>,
-    /// What the backups of this process keep, by number, and until when in epoch milliseconds.
-    pub(crate) backups: Mutex<BTreeMap<u64, (SegmentHolder, i64)>>,
+    /// What the backups of this process and the replicas keep, by number, and until when in epoch milliseconds.
+    pub(super) copies: Mutex<BTreeMap<u64, (SegmentHolder, i64)>>,
     /// Counters of removed files.
     pub counters: ExpiryCounters,
     rest_ms: AtomicU64,
@@ -158,13 +158,27 @@ enum DeleteOutcome {
 }
 
 impl Cleaner {
+    /// Returns the backups of this process and the replicas, as far as they keep segments now.
+    pub(crate) fn copies(&self) -> Vec<SegmentHolder> {
+        let now_ms = self.engine.files.clock.now_ms();
+        self.copies.lock().values().filter(|one| now_ms < one.1).map(|one| one.0.clone()).collect()
+    }
+
+    /// See [`crate::Retentions::keep_for_copy`].
+    pub(crate) fn keep_for_copy(&self, number: u64, kept: Option<(SegmentHolder, i64)>) {
+        let now_ms = self.engine.files.clock.now_ms();
+        let mut copies = self.copies.lock();
+        copies.retain(|known, (_, until_ms)| *known != number && now_ms < *until_ms);
+        copies.extend(kept.map(|kept| (number, kept)));
+    }
+
     /// Makes a cleaner for the rules of the engine's options. It does nothing before [`Self::step`].
     pub(crate) fn new(engine: &Arc<Engine>) -> Self {
         Self {
             engine: Arc::clone(engine),
             rules: RetentionRules::of(&engine.options),
             deliveries: OnceLock::new(),
-            backups: Mutex::default(),
+            copies: Mutex::default(),
             counters: ExpiryCounters::default(),
             kept_by: Mutex::default(),
             rest_ms: AtomicU64::new(LOOK.as_millis() as u64),

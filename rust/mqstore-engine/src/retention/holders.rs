@@ -30,27 +30,31 @@ pub enum HolderKind {
     Transaction,
     /// A backup does not have it yet.
     Backup,
+    /// A replica does not have it yet.
+    Follower,
 }
 
 impl HolderKind {
-    /// Returns the stable word: `group`, `delayed`, `transaction`, `backup`.
+    /// Returns the stable word: `group`, `delayed`, `transaction`, `backup`, `follower`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Group => "group",
             Self::Delayed => "delayed",
             Self::Transaction => "transaction",
             Self::Backup => "backup",
+            Self::Follower => "follower",
         }
     }
 }
 
-/// A message that keeps its segment and all later ones. For a backup, the first part of the log that it does not have: it has
-/// no topic, and queue and offset are 0.
+/// A message that keeps its segment and all later ones. For a backup and a replica, the first part of the log that it does
+/// not have: it has no topic, and queue and offset are 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentHolder {
     /// What the message waits for.
     pub kind: HolderKind,
-    /// The consumer group, the producer group of a transaction, or the target of a backup; `None` for a delayed message.
+    /// The consumer group, the producer group of a transaction, the target of a backup, or a replica; `None` for a delayed
+    /// message.
     pub group: Option<String>,
     /// The topic of the message; for a delayed message and a transaction, the topic to which it will go.
     pub topic: String,
@@ -60,6 +64,19 @@ pub struct SegmentHolder {
     pub offset: i64,
     /// Its log offset.
     pub log_offset: u64,
+}
+
+impl SegmentHolder {
+    /// A backup or a replica, called `name`, that has the log up to `log_offset`.
+    pub fn copy(kind: HolderKind, name: String, log_offset: u64) -> Self {
+        Self { kind, group: Some(name), topic: String::new(), queue_id: 0, offset: 0, log_offset }
+    }
+
+    /// Returns how texts name a backup or a replica.
+    pub(crate) fn copy_name(&self) -> String {
+        let what = if self.kind == HolderKind::Backup { "backup" } else { "replica" };
+        format!("the {what} {}", self.group.as_deref().unwrap_or_default())
+    }
 }
 
 impl fmt::Display for SegmentHolder {
@@ -73,8 +90,8 @@ impl fmt::Display for SegmentHolder {
                     "group {group} has not finished {topic} from queue {queue_id}, offset {offset} on"
                 )
             }
-            HolderKind::Backup => {
-                write!(out, "the backup {group} has the log up to offset {log_offset} only")
+            HolderKind::Backup | HolderKind::Follower => {
+                write!(out, "{} has the log up to offset {log_offset} only", self.copy_name())
             }
             HolderKind::Delayed => write!(out, "a delayed message to {topic} waits at offset {offset}"),
             HolderKind::Transaction => {

@@ -25,8 +25,7 @@ impl Cleaner {
         let progress_of =
             |group: &str, topic: &str, queue_id| self.engine.meta.known_of(group, topic, queue_id);
         let mut deliveries = self.deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find())?;
-        let now_ms = self.engine.files.clock.now_ms();
-        deliveries.extend(self.backups.lock().values().filter(|one| now_ms < one.1).map(|one| one.0.clone()));
+        deliveries.extend(self.copies());
         let saved = current_offsets(&self.engine);
         Ok(UnfinishedMessages {
             groups: holding_groups(&*self.engine, &saved, &progress_of)?,

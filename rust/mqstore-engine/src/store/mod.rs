@@ -7,12 +7,12 @@
 //! background services, for example for dispatch and flush. For reading, it holds no lock. After [`Store::close`] every
 //! call returns [`StoreError::Closed`].
 
-mod append_queue;
 mod appends;
 mod background_task;
 mod compaction;
 mod follower;
 mod info;
+mod log_feed;
 mod log_reads;
 mod open;
 mod quota;
@@ -47,11 +47,11 @@ use mqstore_log::recovery::{ProgressReporter, RecoveryWatcher};
 use services::ServiceThreads;
 use writer::Writer;
 
-pub use append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
 pub use background_task::BackgroundTask;
 pub use compaction::restore_compaction;
 pub use follower::{FollowStep, TopicFollower};
 pub use info::{Inspection, Stats};
+pub use log_feed::LogFeed;
 pub use log_reads::LogReads;
 pub use open::{refuse_rocksdb, take_lock};
 pub use quota::TopicQuota;

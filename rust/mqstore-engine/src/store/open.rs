@@ -24,7 +24,7 @@ use crate::topic_retention::TopicRetentions;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::{LivePage, lock_store};
-use mqstore_base::options::{Durability, RecoveryMode, StoreOptions};
+use mqstore_base::options::{Durability, RecoveryMode, StoreOptions, Visibility};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
 use mqstore_compaction::{
@@ -135,6 +135,10 @@ fn start_writer(
     let log = Arc::new(check_log_quota(log, options)?);
     let dispatcher = Arc::new(derived.dispatcher);
     dispatcher.attach(&live);
+    if options.visibility == Visibility::Confirmed {
+        // The records of this log count. Later ones wait for their copies.
+        let _ = dispatcher.set_limit(recovered.end);
+    }
     dispatcher.look_at_maps();
     let mark = input.mark.unwrap_or_default();
     let flusher = Flusher::new(

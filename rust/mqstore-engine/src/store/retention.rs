@@ -144,14 +144,12 @@ impl Retentions<'_> {
         usage(&*self.0.usable_view()?, carry_on)
     }
 
-    /// Keeps the segments that a backup of this process does not have from a deletion by age, until a time in epoch
-    /// milliseconds; `None` ends this. Hard limits still remove them, and their reports say so. `number` identifies the
-    /// backup. In a store open for reading, this has no effect.
-    pub fn keep_for_backup(&self, number: u64, kept: Option<(SegmentHolder, i64)>) {
+    /// Keeps the segments that a backup of this process, or a replica, does not have from a deletion by age, until a time
+    /// in epoch milliseconds; `None` ends this. Hard limits still remove them, and their reports say so. `number`
+    /// identifies the copy. In a store open for reading, this has no effect.
+    pub fn keep_for_copy(&self, number: u64, kept: Option<(SegmentHolder, i64)>) {
         if let OpenSide::Writer(writer, _) = &self.0.inner.side {
-            let mut backups = writer.cleaner.backups.lock();
-            backups.retain(|known, _| *known != number);
-            backups.extend(kept.map(|kept| (number, kept)));
+            writer.cleaner.keep_for_copy(number, kept);
         }
     }
 

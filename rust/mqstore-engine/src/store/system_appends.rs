@@ -1,5 +1,6 @@
 //! Appends of the layers above, which set fields that no program can set: copies, deliveries, and parts of transactions.
 
+use mqstore_base::append_request::AppendDone;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_format::{Host, MadeKey};
@@ -7,7 +8,7 @@ use mqstore_log::commit_log::CopiedPart;
 
 use super::Store;
 use crate::staged::{StagedStep, StagedWrite};
-use crate::write::append::RefusedMessage;
+use crate::write::append::{RefusedMessage, ReturnPoint};
 use crate::write::append_marks::{AppendMarks, MessageOrigin};
 
 /// See the header of this module; from [`Store::system_appends`].
@@ -27,6 +28,61 @@ impl SystemAppends<'_> {
         marks: AppendMarks<'_>,
     ) -> Result<Vec<Appended>, StoreError> {
         self.0.engine("append")?.append_marked(messages, marks)
+    }
+
+    /// Like [`Store::append`], but never waits for copies: after this append, the caller changes a state of its own.
+    /// [`Self::replicated`] waits when that is done.
+    ///
+    /// # Errors
+    /// Those of [`Store::append`], without those of the wait.
+    pub fn append_first(&self, message: &NewMessage<'_>) -> Result<Appended, StoreError> {
+        self.0.engine("append")?.append(message)
+    }
+
+    /// Like [`Self::append_first`], for [`Store::append_many`].
+    ///
+    /// # Errors
+    /// Those of [`Store::append_many`], without those of the wait.
+    pub fn append_many_first(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
+        self.0.engine("append")?.append_many(messages)
+    }
+
+    /// Appends messages like [`Store::append_many`], or if `many` is false, one like [`Store::append`], and returns when
+    /// they are published. [`Self::settle_all`] waits.
+    ///
+    /// # Errors
+    /// Those of [`Store::append_many`], without those of waits.
+    pub fn place(&self, messages: &[NewMessage<'_>], many: bool) -> Result<Vec<Appended>, StoreError> {
+        let engine = self.0.engine("append")?;
+        match messages {
+            [one] if !many => Ok(vec![engine.append_one(one, ReturnPoint::Placed)?]),
+            all => engine.append_all(all, AppendMarks::None, ReturnPoint::Placed),
+        }
+    }
+
+    /// Whether an append of this store waits that asks for a sync, or for copies.
+    pub fn waits(&self, (durable, replicated): (bool, bool)) -> bool {
+        self.0.writing_engine().is_some_and(|engine| engine.waits(durable, replicated))
+    }
+
+    /// Waits for the sync and the copies of messages from [`Self::place`], as each asked, and gives the results.
+    pub fn settle_all(&self, waiting: Vec<((bool, bool), Vec<Appended>, AppendDone)>) {
+        let engine = match self.0.engine("append") {
+            Ok(engine) => engine,
+            Err(_) => {
+                let closed = || StoreError::Closed { path: self.0.path().to_path_buf() };
+                return waiting.into_iter().for_each(|(.., done)| done(Err(closed())));
+            }
+        };
+        engine.settle_all(waiting);
+    }
+
+    /// Waits for the copies of messages, if each append of the store does.
+    ///
+    /// # Errors
+    /// [`StoreError::NotReplicated`].
+    pub fn replicated(&self, appended: &[Appended]) -> Result<(), StoreError> {
+        self.0.engine("append")?.replicated(appended)
     }
 
     /// Appends a record of another store to a topic with batch queues: an unchanged batch of messages, or a single

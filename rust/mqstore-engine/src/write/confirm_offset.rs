@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
+use mqstore_base::options::Visibility;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 
 use crate::engine::Engine;
@@ -12,6 +13,10 @@ impl Engine {
     /// See [`crate::Store::set_confirm_offset`].
     pub(crate) fn set_confirm_offset(&self, offset: Option<u64>) -> Result<(), StoreError> {
         self.check()?;
+        if self.options.visibility == Visibility::Confirmed {
+            let reason = "with visibility=\"confirmed\", the replicas move it".to_owned();
+            return Err(StoreError::Refused { reason });
+        }
         if let Some(offset) = offset {
             self.check_record_border(offset)?;
         }

@@ -6,6 +6,7 @@
 pub(crate) mod append;
 pub(crate) mod append_marks;
 pub(crate) mod confirm_offset;
+pub(crate) mod copies;
 pub(crate) mod encode;
 pub(crate) mod inner_batch;
 pub(crate) mod light_queues;

@@ -33,6 +33,7 @@ impl Engine {
         let bytes = bytes.fold(0_u64, u64::saturating_add);
         // An append that dispatches can have much to dispatch. An append that creates a topic makes files.
         !self.needs_sync(wants_sync)
+            && !options.replicated
             && options.dispatch_threads != Some(0)
             && bytes <= SMALL_BYTES
             && !self.is_far_behind()

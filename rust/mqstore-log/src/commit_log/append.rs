@@ -74,6 +74,7 @@ impl CommitLog {
         };
         let end = self.publish(&put);
         drop(put);
+        self.replica_acks.log_grew_after_fence();
         refused.map_or(Ok(end), Err)
     }
 

@@ -20,6 +20,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::live_page::LivePage;
 use mqstore_base::options::{Durability, StoreOptions};
+use mqstore_base::replica_acks::ReplicaAcks;
 use mqstore_base::store_files::StoreFiles;
 
 /// An encoded record, ready to be appended.
@@ -133,6 +134,7 @@ pub struct CommitLog {
     /// Whether a segment got its name after the last sync of the folder.
     pub(super) names_pending: Mutex<bool>,
     pub(super) commit: GroupCommit,
+    pub(super) replica_acks: Arc<ReplicaAcks>,
     pub(super) synced: Mutex<SyncPoint>,
     pub(super) live: Arc<LivePage>,
     pub(super) stopped: AtomicBool,
@@ -228,6 +230,7 @@ impl CommitLog {
             active: RwLock::new(active),
             names_pending: Mutex::new(false),
             commit: GroupCommit::new(end),
+            replica_acks: Arc::default(),
             synced: Mutex::new(point),
             live,
             stopped: AtomicBool::new(false),
@@ -272,6 +275,11 @@ impl CommitLog {
     /// Durable offset: one past the last byte that a sync covers.
     pub fn durable(&self) -> u64 {
         self.commit.durable()
+    }
+
+    /// Returns how far the copies of other machines are.
+    pub fn replica_acks(&self) -> &Arc<ReplicaAcks> {
+        &self.replica_acks
     }
 
     /// Returns the position that the last sync covered. It names no record if retention has removed the last one.

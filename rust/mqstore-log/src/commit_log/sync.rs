@@ -34,6 +34,7 @@ impl CommitLog {
         pool.drain(&self.segments, position)
             .map_err(|error| self.poison("writing the log", &error.to_string()))?;
         self.live.publish(self.readable());
+        self.replica_acks.log_grew_after_fence();
         Ok(())
     }
 

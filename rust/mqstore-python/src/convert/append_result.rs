@@ -24,6 +24,12 @@ impl AppendResult {
         Self { topic: topic.clone().unbind(), host, appended }
     }
 
+    /// Returns the begin and the end of the record.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        let begin = self.appended.commit_log_offset;
+        (begin, begin + u64::from(self.appended.size))
+    }
+
     fn same(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
         Ok(self.appended == other.appended
             && self.host == other.host

@@ -5,7 +5,8 @@ use std::str::FromStr;
 use mqstore::body_compression::BodyCompression;
 use mqstore::format::{Compression, DelayLevels, Host};
 use mqstore::options::{
-    DamagePolicy, DledgerEnd, Durability, OpenMode, RecoveryMode, RetentionPolicy, StoreOptions, Visibility,
+    DamagePolicy, DledgerEnd, Durability, MasterOptions, OpenMode, RecoveryMode, RetentionPolicy,
+    StoreOptions, Visibility,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -69,6 +70,8 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "commit_log_paths" => options.commit_log_paths = value.extract()?,
             "read_only_commit_log_paths" => options.read_only_commit_log_paths = value.extract()?,
             "derived_path" => options.derived_path = value.extract()?,
+            "replication" => options.replication = master(&value)?,
+            "replicated" => options.replicated = value.extract()?,
             "dledger_end" => options.dledger_end = dledger_end(&value.extract::<String>()?)?,
             "on_event" | "before_delete" | "archive_look" => {
                 crate::convert::hooks::set(&mut options.hooks, name, &value)?;
@@ -94,6 +97,29 @@ pub(crate) fn mode(text: &str) -> PyResult<(OpenMode, &'static str)> {
         "create" => Ok((OpenMode::Create, "create")),
         _ => Err(PyValueError::new_err(format!("mode must be \"r\", \"rw\" or \"create\", not {text:?}"))),
     }
+}
+
+/// Converts the options of a master; None serves no replicas.
+fn master(value: &Bound<'_, PyAny>) -> PyResult<Option<MasterOptions>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    let values = value.cast::<PyDict>()?;
+    let mut options = MasterOptions::default();
+    for (name, value) in values.iter() {
+        let name = name.cast_into::<PyString>()?;
+        match name.to_str()? {
+            "listen" => options.listen = value.extract()?,
+            name @ "in_sync_replicas" => options.in_sync_replicas = whole(name, &value)?,
+            name @ "min_in_sync" => options.min_in_sync = whole(name, &value)?,
+            name @ "epoch" => options.epoch = optional(name, &value)?,
+            name @ "ack_timeout" => options.ack_timeout_ms = whole(name, &value)?,
+            name @ "lag_limit" => options.lag_limit_ms = whole(name, &value)?,
+            name @ "replica_timeout" => options.replica_timeout_ms = whole(name, &value)?,
+            name => return Err(bad(name, "no such option of a master")),
+        }
+    }
+    Ok(Some(options))
 }
 
 fn delay_levels(text: Option<String>) -> PyResult<Option<DelayLevels>> {
@@ -190,7 +216,11 @@ fn visibility(text: &str) -> PyResult<Visibility> {
     match text {
         "appended" => Ok(Visibility::Appended),
         "durable" => Ok(Visibility::Durable),
-        _ => Err(bad("visibility", &format!("{text:?} is not one of \"appended\", \"durable\""))),
+        "confirmed" => Ok(Visibility::Confirmed),
+        _ => {
+            let reason = format!("{text:?} is not one of \"appended\", \"durable\", \"confirmed\"");
+            Err(bad("visibility", &reason))
+        }
     }
 }
 

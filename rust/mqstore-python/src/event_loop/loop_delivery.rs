@@ -126,6 +126,7 @@ impl LoopWorkQueue {
                 }
                 let topic = native.name(py);
                 let request = AppendRequest {
+                    replicated: false,
                     topic: topic.to_str()?.to_owned(),
                     queue_id: None,
                     durable: put.durable,

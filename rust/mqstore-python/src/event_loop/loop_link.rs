@@ -123,9 +123,10 @@ impl LoopLink {
         topic: &Bound<'py, PyAny>,
         convert: impl FnOnce() -> PyResult<B>,
         queue_id: Option<&Bound<'py, PyAny>>,
-        durable: bool,
+        (durable, replicated): (bool, bool),
         (compression, compress_over): CompressionArguments<'_, 'py>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.owner.get().check_replicated(replicated)?;
         let (py, store) = (topic.py(), self.shared.store()?);
         if self.shared.is_away()? {
             return Ok(Some(PyBool::new(py, false).to_owned().into_any()));
@@ -136,7 +137,7 @@ impl LoopLink {
         let name = topic.to_str()?;
         let rule = rule_for_many(store, name, self.owner.get().compression(compression, compress_over)?);
         let (compressed, left) = compress_in_loop(py, &batch, rule)?;
-        if left.is_none() && self.may_append() {
+        if left.is_none() && !replicated && self.may_append() {
             let messages = batch.messages(name, queue_id, durable);
             let stored = compressed.apply(&messages);
             if let Some(appended) = detached(py, || store.nonblocking().try_append_many(&stored))? {
@@ -145,7 +146,8 @@ impl LoopLink {
         }
         let (topic_name, messages) = (name.to_owned(), batch.into_stored(compressed));
         let (many, compression) = (true, left);
-        let request = AppendRequest { topic: topic_name, queue_id, durable, many, compression, messages };
+        let request =
+            AppendRequest { topic: topic_name, queue_id, durable, replicated, many, compression, messages };
         self.queue(number, &topic, request, None);
         Ok(None)
     }
@@ -257,7 +259,7 @@ impl LoopLink {
     /// one with light queues, and in a process that is not the owner of a shared store: a thread must append it.
     #[pyo3(
         signature = (number, topic, body = None, *, json = None, keys = None, tags = None, properties = None, queue_id = None, flag = None,
-                     born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None,
+                     born_timestamp = None, durable = false, replicated = false, delay = None, deliver_at = None, delay_level = None,
                      light_queues = None, compression = None, compress_over = None),
         text_signature = None
     )]
@@ -275,6 +277,7 @@ impl LoopLink {
         flag: Option<&Bound<'py, PyAny>>,
         born_timestamp: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        replicated: bool,
         delay: Option<&Bound<'py, PyAny>>,
         deliver_at: Option<&Bound<'py, PyAny>>,
         delay_level: Option<&Bound<'py, PyAny>>,
@@ -282,6 +285,7 @@ impl LoopLink {
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.owner.get().check_replicated(replicated)?;
         let is_delayed = delay.or(deliver_at).or(delay_level).is_some();
         if is_delayed || light_queues.map_or(Ok(false), PyAnyMethods::is_truthy)? || self.shared.is_away()? {
             return Ok(Some(PyBool::new(topic.py(), false).to_owned().into_any()));
@@ -294,7 +298,7 @@ impl LoopLink {
         let name = topic.to_str()?;
         let rule = self.owner.get().compression(compression, compress_over)?;
         let left = part.compress_in_loop(rule)?;
-        if left.is_none() && self.may_append() {
+        if left.is_none() && !replicated && self.may_append() {
             let message = part.message(name, queue_id, durable);
             if let Some(appended) = detached(py, || store.nonblocking().try_append(&message))? {
                 let done = Bound::new(py, AppendResult::from_core(&topic, self.host, appended))?;
@@ -303,15 +307,16 @@ impl LoopLink {
         }
         let (topic_name, messages) = (name.to_owned(), vec![part.into_owned()]);
         let (many, compression) = (false, left);
-        let request = AppendRequest { topic: topic_name, queue_id, durable, many, compression, messages };
+        let request =
+            AppendRequest { topic: topic_name, queue_id, durable, replicated, many, compression, messages };
         self.queue(number, &topic, request, None);
         Ok(None)
     }
 
     /// Like `append`, for `Store.append_many`.
     #[pyo3(
-        signature = (number, topic, messages, *, queue_id = None, durable = false, compression = None,
-                     compress_over = None),
+        signature = (number, topic, messages, *, queue_id = None, durable = false, replicated = false,
+                     compression = None, compress_over = None),
         text_signature = None
     )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
@@ -322,16 +327,24 @@ impl LoopLink {
         messages: &Bound<'py, PyAny>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        replicated: bool,
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.append_all(number, topic, || parts(messages), queue_id, durable, (compression, compress_over))
+        self.append_all(
+            number,
+            topic,
+            || parts(messages),
+            queue_id,
+            (durable, replicated),
+            (compression, compress_over),
+        )
     }
 
     /// Like `append`, for `Store.append_batch`.
     #[pyo3(
         signature = (number, topic, bodies, keys = None, tags = None, properties = None, *, queue_id = None,
-                     durable = false, compression = None, compress_over = None),
+                     durable = false, replicated = false, compression = None, compress_over = None),
         text_signature = None
     )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
@@ -345,11 +358,12 @@ impl LoopLink {
         properties: Option<&Bound<'py, PyAny>>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        replicated: bool,
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let convert = || BatchInput::of(bodies, keys, tags, properties);
-        self.append_all(number, topic, convert, queue_id, durable, (compression, compress_over))
+        self.append_all(number, topic, convert, queue_id, (durable, replicated), (compression, compress_over))
     }
 
     /// Hands over the queued appends to the thread in `serve`.

@@ -79,7 +79,7 @@ impl<S: ScanSink> ScanHandle<S> {
             let folder = StoreFolder::of(source)?;
             let text = folder.path().to_string_lossy().into_owned();
             let store = detached(py, || folder.read_log(Ok))?;
-            SharedStore::new(Source::own(store), text, None, None)
+            SharedStore::new(Source::own(store, None), text, None, None)
         };
         let store = shared.reads()?;
         let scan = about_topic(py, store, || store.scan(request, make))?;

@@ -9,6 +9,7 @@ pub(crate) mod iterators;
 mod native_store;
 pub(crate) mod pending;
 pub(crate) mod pop;
+pub(crate) mod replication;
 pub(crate) mod retention;
 pub(crate) mod settings;
 pub(crate) mod shared;

@@ -30,7 +30,7 @@ type SegmentRow = (String, u64, u64, u64, u64, u64, u64);
 type KeptRow = (String, u64, u64, u64, String);
 
 /// Whether it is a preview; topics, segments that were rewritten, segments that were not.
-type ReclaimRow = (bool, Vec<TopicRow>, Vec<SegmentRow>, Vec<KeptRow>);
+type ReclaimRow = (bool, Vec<TopicRow>, Vec<SegmentRow>, Vec<KeptRow>, Vec<String>);
 
 fn row(limits: TopicRetention) -> Limits {
     (limits.keep_ms, limits.max_bytes, limits.max_messages)
@@ -117,7 +117,7 @@ fn reclaim_row(report: ReclaimReport) -> ReclaimRow {
         .kept
         .into_iter()
         .map(|one| (text(&one.path), one.log_offset, one.dead_bytes, one.estimated_bytes, one.reason));
-    (report.dry_run, topics.collect(), segments.collect(), kept.collect())
+    (report.dry_run, topics.collect(), segments.collect(), kept.collect(), report.copies)
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use mqstore::error::StoreError;
 use mqstore::replication::metadata::{Answer, BrokerFacts, Request, Tables, TablesReader, answer};
 
-use super::connection::Connection;
 use crate::deadline::Deadline;
+use crate::tcp::Connection;
 
 /// How long a broker may take for all answers. The copy does not continue meanwhile.
 const ANSWERS: Duration = Duration::from_secs(5);
@@ -82,8 +82,8 @@ impl Session {
             if self.until.is_over() {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"));
             }
-            let (bytes, _) = self.connection.receive(self.until.left(ANSWERS))?;
-            received.extend_from_slice(bytes);
+            let take = |bytes: &[u8], _| received.extend_from_slice(bytes);
+            self.connection.receive(self.until.left(ANSWERS), take)?;
         }
     }
 }

@@ -6,7 +6,6 @@
 
 mod backoff;
 mod broker;
-mod connection;
 
 use std::time::Duration;
 
@@ -19,9 +18,9 @@ use mqstore::replication::metadata::{BrokerFacts, Tables};
 use mqstore::replication::replica::{Begin, Replica, ReplicaOptions, ReplicaProgress};
 
 use crate::deadline::clock;
+use crate::tcp::Connection;
 use backoff::Backoff;
 use broker::BrokerAddress;
-use connection::Connection;
 
 /// Pause after a look at the tables that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
@@ -313,7 +312,7 @@ fn of_replica(master: &str, error: ReplicaError) -> LinkError {
 
 /// Reads what has arrived, appends it, and reports. Returns whether nothing more has arrived.
 fn exchange(
-    connection: &mut Connection,
+    connection: &Connection,
     replica: &mut Replica,
     copy: &mut CopyStore,
     durable_acks: bool,
@@ -323,13 +322,16 @@ fn exchange(
     let lost = |error: std::io::Error| LinkError::Lost(format!("{master}: {error}"));
     let failed = |error| of_replica(&master, error);
     connection.send(&replica.take_output()).map_err(lost)?;
-    let (received, is_drained) = connection.receive(wait).map_err(lost)?;
-    if !received.is_empty() {
-        replica.receive(received, copy, now_ms()).map_err(failed)?;
-        if durable_acks {
-            copy.sync().map_err(LinkError::Final)?;
+    let take = |received: &[u8], is_drained| {
+        if !received.is_empty() {
+            replica.receive(received, copy, now_ms()).map_err(failed)?;
+            if durable_acks {
+                copy.sync().map_err(LinkError::Final)?;
+            }
         }
-    }
+        Ok(is_drained)
+    };
+    let is_drained = connection.receive(wait, take).map_err(lost)??;
     replica.report(now_ms()).map_err(failed)?;
     connection.send(&replica.take_output()).map_err(lost)?;
     Ok(is_drained)

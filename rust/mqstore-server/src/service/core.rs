@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use mqstore::Store;
 use mqstore::append::AppendQueue;
-use mqstore::io::sync::{Arc, AtomicU64, Mutex, Ordering};
+use mqstore::io::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
+use mqstore::replication::replica_set::MasterStatus;
 
 use crate::wire::response::ClientInfo;
 
@@ -24,12 +25,22 @@ pub(crate) struct Core {
     pub(crate) appends: AppendQueue,
     next_append: AtomicU64,
     clients: Mutex<HashMap<u128, Arc<dyn ConnectedClient>>>,
+    /// Tells how far the replicas are, if the store serves any.
+    replicas: OnceLock<Replicas>,
 }
+
+type Replicas = Box<dyn Fn() -> MasterStatus + Send + Sync>;
 
 impl Core {
     pub(crate) fn new(store: Store) -> Arc<Self> {
         let appends = AppendQueue::new(&store, MOST_APPENDS, MOST_APPEND_BYTES);
-        Arc::new(Self { store, appends, next_append: AtomicU64::new(1), clients: Mutex::default() })
+        Arc::new(Self {
+            store,
+            appends,
+            next_append: AtomicU64::new(1),
+            clients: Mutex::default(),
+            replicas: OnceLock::new(),
+        })
     }
 
     /// Returns the number of the next queued append.
@@ -40,6 +51,17 @@ impl Core {
     /// The id of this process.
     pub(crate) fn pid(&self) -> u32 {
         self.store.files().vfs.environment().pid
+    }
+
+    /// Sets what tells how far the replicas are.
+    pub(crate) fn set_replicas(&self, replicas: Replicas) {
+        // It is set once.
+        let _ = self.replicas.set(replicas);
+    }
+
+    /// Returns how far the replicas are; `None` for a store that serves none.
+    pub(crate) fn replication(&self) -> Option<MasterStatus> {
+        self.replicas.get().map(|status| status())
     }
 
     /// Lists a client.

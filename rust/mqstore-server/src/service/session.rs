@@ -344,6 +344,7 @@ impl Session {
                 self.poll(number, most, limits(wait_ms)).await
             }
             Request::Processes => Ok(Response::Processes(self.core.pid(), self.core.clients())),
+            Request::Replication => Ok(Response::Replication(self.core.replication())),
             Request::Compact { .. } | Request::Reclaim { .. } => self.run_job(&frame).await,
             Request::Close(number) => {
                 let closed = self.handles.lock().remove(&number);
@@ -462,6 +463,7 @@ impl Session {
             born_timestamp_ms: message.born_timestamp_ms,
         };
         let request = AppendRequest {
+            replicated: false,
             topic: topic.to_owned(),
             queue_id,
             durable,

@@ -48,6 +48,7 @@ pub(crate) fn on_store(store: &Store, request: &Request<'_>, again: bool) -> Res
         Request::AppendLater(batch, due) => later(store, batch, *due, again),
         Request::Import(rows) => import(store, rows, again).map(Response::Count),
         Request::Flush => done(store.flush()),
+        Request::WaitForCopies(log_offset, log_end) => done(store.wait_for_copies(*log_offset, *log_end)),
         Request::CreateTopic(topic, queues, attributes) => {
             done(store.create_topic(topic, *queues, attributes))
         }

@@ -237,6 +237,12 @@ impl Call {
                 })),
                 _ => Ok(None),
             },
+            (_, Request::Replication) => match self.inner.place(longest)? {
+                Some((Place::Here(owner), _)) => {
+                    Ok(Some(Response::Replication(owner.service().core().replication())))
+                }
+                _ => Ok(None),
+            },
             _ => verbs::on_store(store, &request, again).map(Some),
         }
     }

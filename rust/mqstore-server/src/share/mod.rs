@@ -33,8 +33,9 @@ use mqstore::{Durability, Error, Store, StoreBuilder};
 
 use crate::client::connection::{Connection, LONGEST_SLEEP};
 use crate::deadline::{Deadline, clock};
+use crate::master::Master;
 use crate::service::Service;
-use crate::socket::{address, listener::Listener, open_sockets};
+use crate::socket::{address, listener::Listener};
 use crate::wire::greeting::{Hello, Welcome};
 use views::View;
 
@@ -109,6 +110,8 @@ pub(crate) struct Owner {
     store: Store,
     service: Arc<Service>,
     listener: Mutex<Option<Listener>>,
+    /// Serves the replicas, until the store closes.
+    _master: Option<Arc<Master>>,
 }
 
 /// What this process is now.
@@ -280,10 +283,9 @@ impl SharedStore {
         }
     }
 
-    /// In a child, directly after a fork: closes its copies of the sockets and of the lock. The handle must be leaked
-    /// then; the child opens another one.
+    /// In a child, directly after a fork: closes its copies of the lock. The handle must be leaked then, see
+    /// [`close_sockets_in_child`](crate::close_sockets_in_child); the child opens another one.
     pub fn disown_in_child(&self) {
-        open_sockets::close_in_child();
         self.0.closed.store(true, Ordering::Release);
         for store in self.0.views.all() {
             store.disown_in_child();
@@ -435,7 +437,13 @@ impl Seeker<'_> {
         };
         let (socket, published) = address::publish(&self.setup.root).map_err(failed)?;
         let listener = Listener::start(socket, published, Arc::clone(&service), welcome).map_err(failed)?;
-        Ok(Owner { store: store.clone(), service, listener: Mutex::new(Some(listener)) })
+        let master = Master::start(store)?;
+        if let Some(master) = &master {
+            let weak = Arc::downgrade(master);
+            let status = move || weak.upgrade().map(|master| master.status()).unwrap_or_default();
+            service.core().set_replicas(Box::new(status));
+        }
+        Ok(Owner { store: store.clone(), service, listener: Mutex::new(Some(listener)), _master: master })
     }
 
     /// Opens the store for reading, beside its owner.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use mqstore::delivery::{DelayCounts, Due};
 use mqstore::error::StoreError;
 use mqstore::message::{Appended, NewMessage};
+use mqstore::replication::replica_set::MasterStatus;
 use mqstore::store::{
     ArchiveState, ExpireReport, NamespaceInfo, ReclaimReport, Stats, TopicChange, TopicRetention,
 };
@@ -144,6 +145,25 @@ impl Verbs<'_> {
     pub fn import(&self, rows: Vec<ImportedMessage<'_>>) -> Result<u64, Error> {
         match self.call(&Request::Import(rows))? {
             Response::Count(count) => Ok(count),
+            _ => Err(odd()),
+        }
+    }
+
+    /// Waits for the copies of the messages between two log offsets.
+    ///
+    /// # Errors
+    /// Those of the façade.
+    pub fn wait_for_copies(&self, log_offset: u64, log_end: u64) -> Result<(), Error> {
+        self.done(&Request::WaitForCopies(log_offset, log_end))
+    }
+
+    /// Returns how far the replicas are; `None` for a store that serves none, or that this process alone has open.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn replication(&self) -> Result<Option<MasterStatus>, Error> {
+        match self.call(&Request::Replication)? {
+            Response::Replication(status) => Ok(status),
             _ => Err(odd()),
         }
     }

@@ -49,6 +49,8 @@ pub enum Failure {
     OffsetOutOfRange(String, i32, i64, i64, i64),
     /// See [`StoreError::Timeout`].
     Timeout(String, u64),
+    /// See [`StoreError::NotReplicated`].
+    NotReplicated(String, u64, u64, u32, u64),
     /// See [`StoreError::Busy`].
     Busy(String),
     /// See [`StoreError::Refused`].
@@ -137,6 +139,9 @@ impl From<StoreError> for Failure {
                 Self::OffsetOutOfRange(topic, queue_id, offset, min_offset, max_offset)
             }
             E::Timeout { what, waited_ms } => Self::Timeout(what, waited_ms),
+            E::NotReplicated { path, log_offset, log_end, copies, waited_ms } => {
+                Self::NotReplicated(text(&path), log_offset, log_end, copies, waited_ms)
+            }
             E::Busy { reason } => Self::Busy(reason),
             E::Refused { reason } => Self::Refused(reason),
             E::Io { path, action, source } => {
@@ -190,6 +195,9 @@ impl From<Failure> for Error {
                 E::OffsetOutOfRange { topic, queue_id, offset, min_offset, max_offset }
             }
             Failure::Timeout(what, waited_ms) => E::Timeout { what, waited_ms },
+            Failure::NotReplicated(at, log_offset, log_end, copies, waited_ms) => {
+                E::NotReplicated { path: path(at), log_offset, log_end, copies, waited_ms }
+            }
             Failure::Busy(reason) => E::Busy { reason },
             Failure::Refused(reason) => E::Refused { reason },
             Failure::Io(at, action, number, reason) => {

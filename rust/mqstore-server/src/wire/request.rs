@@ -430,4 +430,8 @@ pub enum Request<'a> {
     Progress(u64),
     /// The owner and its clients.
     Processes,
+    /// How far the replicas are.
+    Replication,
+    /// Waits for the copies of the messages between two log offsets.
+    WaitForCopies(u64, u64),
 }

@@ -2,6 +2,7 @@
 
 use mqstore::delivery::{DelayCounts, DelayInfo, LeaseInfo, Queue, WorkQueueCounts};
 use mqstore::message::{Appended, RecordBytes, StoredRecord, UniqueKey};
+use mqstore::replication::replica_set::MasterStatus;
 use mqstore::store::{ArchiveState, ExpireReport, NamespaceInfo, ReclaimReport, Stats};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -181,6 +182,8 @@ pub enum Response {
     Progress(u64, u64),
     /// The process id of the owner, and its clients.
     Processes(u32, Vec<ClientInfo>),
+    /// How far the replicas are; `None` for a store that serves none.
+    Replication(Option<MasterStatus>),
 }
 
 /// A response or an error.

@@ -76,7 +76,7 @@ impl DelayEngine {
             durable: false,
             ..NewMessage::default()
         });
-        self.store.append_many(&messages)?;
+        self.store.system_appends().append_many_first(&messages)?;
         Ok(())
     }
 

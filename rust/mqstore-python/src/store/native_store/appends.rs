@@ -9,7 +9,7 @@ use crate::convert::append_input::{CompressionArguments, MessageBatch, compress_
 use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{text, text_list};
-use crate::error::invalid;
+use crate::error::{InvalidOptionError, invalid};
 use crate::runtime::delivered;
 use crate::store::delay;
 use crate::store::delay::DeliveryTime;
@@ -18,6 +18,37 @@ impl NativeStore {
     /// Appends one message: to its topic, to its topic and light queues, or for a later delivery.
     #[inline]
     pub(super) fn append_message(
+        &self,
+        topic: &Bound<'_, PyString>,
+        message: NewMessage<'_>,
+        when: &DeliveryTime<'_, '_>,
+        light_queues: Option<&Bound<'_, PyAny>>,
+        replicated: bool,
+    ) -> PyResult<AppendResult> {
+        self.check_replicated(replicated)?;
+        let result = self.append_one(topic, message, when, light_queues)?;
+        if replicated {
+            self.wait_for_copies(topic.py(), result.place())?;
+        }
+        Ok(result)
+    }
+
+    /// Refuses `replicated` if no machine copies this store. Nothing was appended.
+    pub(crate) fn check_replicated(&self, replicated: bool) -> PyResult<()> {
+        if !replicated || self.replicates {
+            return Ok(());
+        }
+        let reason = "no machine copies this store: open it with replication=mqstore.Master(...)";
+        Err(InvalidOptionError::new_err(("replicated", reason)))
+    }
+
+    fn wait_for_copies(&self, py: Python<'_>, (log_offset, log_end): (u64, u64)) -> PyResult<()> {
+        let verbs = self.verbs()?;
+        delivered(py, || verbs.wait_for_copies(log_offset, log_end))
+    }
+
+    #[inline]
+    fn append_one(
         &self,
         topic: &Bound<'_, PyString>,
         message: NewMessage<'_>,
@@ -52,9 +83,10 @@ impl NativeStore {
         topic: &Bound<'py, PyAny>,
         convert: impl FnOnce() -> PyResult<B>,
         queue_id: Option<&Bound<'py, PyAny>>,
-        durable: bool,
+        (durable, replicated): (bool, bool),
         (compression, compress_over): CompressionArguments<'_, 'py>,
     ) -> PyResult<Bound<'py, AppendResults>> {
+        self.check_replicated(replicated)?;
         let (py, store) = (topic.py(), self.core()?);
         let topic = text("topic", topic)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
@@ -66,6 +98,10 @@ impl NativeStore {
         let stored = compressed.apply(&messages);
         let verbs = self.verbs()?;
         let appended = delivered(py, || verbs.append_many(&stored))?;
+        if let (true, Some(first), Some(last)) = (replicated, appended.first(), appended.last()) {
+            let end = last.commit_log_offset + u64::from(last.size);
+            self.wait_for_copies(py, (first.commit_log_offset, end))?;
+        }
         AppendResults::of(&topic, self.host, appended)
     }
 }

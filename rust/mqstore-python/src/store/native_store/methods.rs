@@ -35,6 +35,7 @@ use crate::store::compaction::{StoreRequest, compact_store};
 use crate::store::delay::DeliveryTime;
 use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
 use crate::store::iterators::{IteratorSource, MessageIterator};
+use crate::store::replication::{add_figures, follower_dicts};
 use crate::testing::{TestClock, TestEnv, TestFaults};
 
 /// Number of messages of `tail` by default.
@@ -146,6 +147,7 @@ impl NativeStore {
     ///     flag: a 32-bit number for the application.
     ///     born_timestamp: time at which the message was created; None is now.
     ///     durable: whether to wait for a sync, whatever the store's durability.
+    ///     replicated: whether to wait for the copies of other machines, as with the option `replicated`.
     ///     delay: time before the message appears in its topic.
     ///     deliver_at: the time of delivery, instead of `delay`. A time in the past delivers now.
     ///     delay_level: RocketMQ's delay level, instead of `delay`, by the store's `delay_levels`; by default 18 levels
@@ -167,12 +169,14 @@ impl NativeStore {
     ///     StorePoisonedError: an earlier write or sync failed.
     ///     TopicNotFoundError: no such queue, or no such topic while `auto_create_topics` is off.
     ///     Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
+    ///     StoreTimeoutError: too few copies acknowledged the message in time. It is stored: do not append it again.
+    ///     InvalidOptionError: `replicated`, and the store has no option `replication`.
     #[pyo3(
         signature = (topic, body = None, *, json = None, keys = None, tags = None, properties = None, queue_id = None, flag = None,
-                     born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None,
+                     born_timestamp = None, durable = false, replicated = false, delay = None, deliver_at = None, delay_level = None,
                      light_queues = None, compression = None, compress_over = None),
         text_signature = "($self, topic, body=None, *, json=None, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
-                          born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, \
+                          born_timestamp=None, durable=False, replicated=False, delay=None, deliver_at=None, delay_level=None, \
                           light_queues=(), compression=None, compress_over=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
@@ -188,6 +192,7 @@ impl NativeStore {
         flag: Option<&Bound<'_, PyAny>>,
         born_timestamp: Option<&Bound<'_, PyAny>>,
         durable: bool,
+        replicated: bool,
         delay: Option<&Bound<'_, PyAny>>,
         deliver_at: Option<&Bound<'_, PyAny>>,
         delay_level: Option<&Bound<'_, PyAny>>,
@@ -208,7 +213,7 @@ impl NativeStore {
         part.compress(&self.compression(compression, compress_over)?)?;
         let message = part.message(topic.to_str()?, queue_id, durable);
         let when = DeliveryTime { delay, deliver_at, level: delay_level };
-        self.append_message(&topic, message, &when, light_queues)
+        self.append_message(&topic, message, &when, light_queues, replicated)
     }
 
     /// Appends messages under one lock, with one sync if a sync is due; returns the results in the order given.
@@ -222,23 +227,33 @@ impl NativeStore {
     ///     messages: bodies or `Message` objects.
     ///     queue_id: queue of all messages; None uses the queues of the topic in turn.
     ///     durable: as for `append`.
+    ///     replicated: as for `append`.
     ///     compression: as for `append`; the messages of a batch queue are not compressed.
     ///     compress_over: as for `append`.
     ///
     /// Raises:
     ///     InvalidMessageError: a message is not valid, or there are more than 32,767 for a batch queue.
     ///     Full: the messages would exceed a quota; none was appended.
-    #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false, compression = None, compress_over = None))]
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
+    #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false, replicated = false, compression = None,
+                        compress_over = None))]
     fn append_many<'py>(
         &self,
         topic: &Bound<'py, PyAny>,
         messages: &Bound<'py, PyAny>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        replicated: bool,
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResults>> {
-        self.append_all(topic, || parts(messages), queue_id, durable, (compression, compress_over))
+        self.append_all(
+            topic,
+            || parts(messages),
+            queue_id,
+            (durable, replicated),
+            (compression, compress_over),
+        )
     }
 
     /// Appends messages like `append_many`, from one sequence for each part of a message.
@@ -253,6 +268,7 @@ impl NativeStore {
     ///     properties: one mapping for all messages, or for each body a mapping or None. As for `append`.
     ///     queue_id: queue of all messages; None uses the queues of the topic in turn.
     ///     durable: as for `append`.
+    ///     replicated: as for `append`.
     ///     compression: as for `append_many`.
     ///     compress_over: as for `append`.
     ///
@@ -263,7 +279,7 @@ impl NativeStore {
     ///     InvalidMessageError: a message is not valid, or `keys`, `tags` or `properties` has not one entry for each
     ///         body; nothing was written.
     ///     Full: the messages would exceed a quota; none was appended.
-    #[pyo3(signature = (topic, bodies, keys = None, tags = None, properties = None, *, queue_id = None, durable = false,
+    #[pyo3(signature = (topic, bodies, keys = None, tags = None, properties = None, *, queue_id = None, durable = false, replicated = false,
                         compression = None, compress_over = None))]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_batch<'py>(
@@ -275,11 +291,12 @@ impl NativeStore {
         properties: Option<&Bound<'py, PyAny>>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        replicated: bool,
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResults>> {
         let convert = || BatchInput::of(bodies, keys, tags, properties);
-        self.append_all(topic, convert, queue_id, durable, (compression, compress_over))
+        self.append_all(topic, convert, queue_id, (durable, replicated), (compression, compress_over))
     }
 
     /// Appends the rows of a table as messages, without a Python object for each of them.
@@ -364,11 +381,30 @@ impl NativeStore {
 
     fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let store = self.core()?;
-        if !self.shared.is_away()? {
-            return stats_dict(py, &reading(py, store, || store.stats())?);
+        let stats = if self.shared.is_away()? {
+            let verbs = self.verbs()?;
+            delivered(py, || verbs.stats())?
+        } else {
+            reading(py, store, || store.stats())?
+        };
+        let found = stats_dict(py, &stats)?;
+        if let Some(status) = self.shared.replication(py)? {
+            add_figures(&found, &status)?;
         }
-        let verbs = self.verbs()?;
-        stats_dict(py, &delivered(py, || verbs.stats())?)
+        Ok(found)
+    }
+
+    /// Returns the host and port at which replicas connect; None if there are none.
+    fn _replication_address(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.core()?;
+        Ok(self.shared.replication(py)?.map(|status| status.address))
+    }
+
+    /// Returns the replicas, by the names of `FollowerInfo`.
+    fn _followers<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.core()?;
+        let status = self.shared.replication(py)?;
+        status.map_or_else(|| Ok(Vec::new()), |status| follower_dicts(py, &status))
     }
 
     /// Rebuilds queues and index. `progress` is called with the bytes done and the total bytes.

@@ -32,6 +32,8 @@ pub(crate) struct NativeStore {
     host: Host,
     default_queues: u32,
     compression: BodyCompression,
+    /// Whether other machines can have copies of the store.
+    replicates: bool,
 }
 
 impl NativeStore {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use mqstore::Store;
 use mqstore::error::StoreError;
 use mqstore::options::OpenMode;
+use mqstore_server::master::Master;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -36,6 +37,7 @@ impl NativeStore {
         let options = options::from_dict(options)?;
         let (host, default_queues) = (options.store_host, options.default_queues);
         let compression = options.body_compression();
+        let replicates = options.replication.is_some() && open_mode.writes();
         let text = folder.path().to_string_lossy().into_owned();
         let name = if folder.is_remote() {
             PyString::new(py, &text).unbind()
@@ -56,19 +58,21 @@ impl NativeStore {
                     })
                 };
                 let builder = Store::builder(path).vfs(vfs).clock(clock).mode(open_mode);
-                builder.options(options).watcher(&mut watch).open_undelivered()
+                let store = builder.options(options).watcher(&mut watch).open_undelivered()?;
+                let master = Master::start(&store)?;
+                Ok((store, master))
             })
         });
         if let Some(error) = raised {
             return Err(error);
         }
-        let store = opened?;
+        let (store, master) = opened?;
         if store.mode() == OpenMode::Read {
             mode = "r";
         }
-        let shared = SharedStore::new(Source::own(store), text, faulty, None);
+        let shared = SharedStore::new(Source::own(store, master), text, faulty, None);
         let place = folder.is_remote().then(|| path.unbind());
-        let store = Self { shared, path: name, place, mode, host, default_queues, compression };
+        let store = Self { shared, path: name, place, mode, host, default_queues, compression, replicates };
         store.shared.say_notes(py)?;
         delay::begin(py, store.core()?)?;
         // The open of delayed messages may add notes.
@@ -109,6 +113,7 @@ impl NativeStore {
             host: options.store_host,
             default_queues: options.default_queues,
             compression: options.body_compression(),
+            replicates: options.replication.is_some(),
         };
         store.shared.say_notes(py)?;
         Ok(store)

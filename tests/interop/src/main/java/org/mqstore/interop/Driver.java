@@ -97,7 +97,12 @@ public final class Driver {
                 stores.get(name(args)).lead();
                 return new JsonObject();
             case "follow":
-                stores.get(name(args)).follow(stores.get(args.get("master").getAsString()));
+                if (args.has("address")) {
+                    long end = args.get("end").getAsLong();
+                    stores.get(name(args)).follow(args.get("address").getAsString(), () -> end);
+                } else {
+                    stores.get(name(args)).follow(stores.get(args.get("master").getAsString()));
+                }
                 return new JsonObject();
             case "clean":
                 stores.get(name(args)).clean(args.get("hours").getAsInt());

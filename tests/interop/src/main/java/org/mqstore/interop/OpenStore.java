@@ -18,6 +18,7 @@ import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
 import java.util.function.BooleanSupplier;
+import java.util.function.LongSupplier;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
@@ -54,6 +55,9 @@ final class OpenStore {
         Map.entry("maxHashSlotNum", "5000"),
         Map.entry("maxIndexNum", "20000"));
 
+    /** Broker id of a slave in controller mode. */
+    private static final long SLAVE_ID = 2;
+
     private final DefaultMessageStore store;
     private final Tier tier;
     private final JsonObject tiered;
@@ -65,7 +69,7 @@ final class OpenStore {
      *
      * @param args {@code path}, {@code config} (names as in MessageStoreConfig), {@code topics} (name to
      *     {@code queues} and {@code attributes}), {@code write_topics} (also write config/topics.json as a broker does),
-     *     {@code tiered} (a tiered store around it, see {@link Tier}), {@code epoch} (of a master in controller mode)
+     *     {@code tiered} (a tiered store around it, see {@link Tier}), {@code epoch} (of a broker in controller mode)
      */
     private OpenStore(JsonObject args) throws IOException {
         String path = args.get("path").getAsString();
@@ -79,11 +83,12 @@ final class OpenStore {
         BrokerConfig broker = new BrokerConfig();
         broker.setBrokerName("interop");
         broker.setBrokerIP1("127.0.0.1");
-        broker.setBrokerId(config.getBrokerRole() == BrokerRole.SLAVE ? MixAll.FIRST_SLAVE_ID : MixAll.MASTER_ID);
+        boolean slave = config.getBrokerRole() == BrokerRole.SLAVE;
+        broker.setBrokerId(slave ? MixAll.FIRST_SLAVE_ID : MixAll.MASTER_ID);
         epoch = args.has("epoch") ? args.get("epoch").getAsInt() : 0;
         if (epoch > 0) {
             broker.setEnableControllerMode(true);
-            broker.setBrokerId(MixAll.FIRST_BROKER_CONTROLLER_ID);
+            broker.setBrokerId(slave ? SLAVE_ID : MixAll.FIRST_BROKER_CONTROLLER_ID);
         }
         BrokerStatsManager stats = new BrokerStatsManager(broker);
         store = config.isEnableRocksDBStore()
@@ -150,11 +155,18 @@ final class OpenStore {
             outer().start();
             if (epoch > 0) {
                 AutoSwitchHAService service = (AutoSwitchHAService) store.getHaService();
-                service.changeToMaster(epoch);
-                service.setSyncStateSet(Set.of(MixAll.FIRST_BROKER_CONTROLLER_ID));
+                if (isSlave()) {
+                    service.changeToSlave("", epoch, SLAVE_ID);
+                } else {
+                    service.changeToMaster(epoch);
+                    service.setSyncStateSet(Set.of(MixAll.FIRST_BROKER_CONTROLLER_ID));
+                }
             }
             awaitLeader();
-            awaitDispatch();
+            // A slave in controller mode dispatches what its master has confirmed.
+            if (epoch == 0 || !isSlave()) {
+                awaitDispatch();
+            }
         }
         result.addProperty("seconds", (System.nanoTime() - begin) / 1e9);
         result.addProperty("min_physical", store.getMinPhyOffset());
@@ -192,10 +204,20 @@ final class OpenStore {
 
     /** Copies the log of {@code master} as its slave, until both logs end at the same offset. */
     void follow(OpenStore master) throws InterruptedException {
-        store.updateHaMasterAddress("127.0.0.1:" + master.store.getMessageStoreConfig().getHaListenPort());
+        String address = "127.0.0.1:" + master.store.getMessageStoreConfig().getHaListenPort();
+        follow(address, () -> master.store.getMaxPhyOffset());
+    }
+
+    /** Copies the log of the master at {@code address} as its slave, until the copy has the log up to {@code end}. */
+    void follow(String address, LongSupplier end) throws InterruptedException {
+        store.updateHaMasterAddress(address);
         store.wakeupHAClient();
         await("the log of the slave is shorter than that of its master",
-            () -> store.getMaxPhyOffset() >= master.store.getMaxPhyOffset());
+            () -> store.getMaxPhyOffset() >= end.getAsLong());
+    }
+
+    private boolean isSlave() {
+        return store.getMessageStoreConfig().getBrokerRole() == BrokerRole.SLAVE;
     }
 
     /**

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Requests are appended in the order of their numbers, each like [`Store::append`] or [`Store::append_many`]. A
-//! request that must be durable gets its result after one sync that covers all of them; the others get theirs at once.
-//! A failed request does not affect the others, unless its error stops the store. The number and the bytes of the
-//! requests in progress are limited: a request is in progress until the caller has taken its result. The others wait in
-//! the order of their numbers.
+//! request that must be durable, or replicated, gets its result after one wait that covers all of them; the others get
+//! theirs at once. A failed request does not affect the others, unless its error stops the store. The number and the
+//! bytes of the requests in progress are limited: a request is in progress until the caller has taken its result. The
+//! others wait in the order of their numbers.
 //!
 //! Across threads: any number of threads put requests, one thread at a time runs a step. Across a crash: a request
 //! without a result is appended, as completely as its call would be, or not at all. This module starts no thread.
@@ -19,52 +19,11 @@ use std::fmt;
 use std::mem;
 use std::path::PathBuf;
 
-use mqstore_format::SysFlag;
 use mqstore_io::sync::{Condvar, Mutex};
 
-use super::Store;
-use crate::engine::Engine;
-use crate::write::append::ReturnPoint;
-use crate::write::append_marks::AppendMarks;
-use mqstore_base::body_compression::{BodyCompression, CompressedBodies, CompressedBody};
+use mqstore_base::append_request::{AppendDone, AppendRequest};
 use mqstore_base::error::StoreError;
-use mqstore_base::message::{Appended, NewMessage};
-
-/// A message that owns its parts; for the fields see [`NewMessage`].
-pub struct OwnedMessage {
-    /// The body in its stored form, in any container.
-    pub body: Box<dyn AsRef<[u8]> + Send + Sync>,
-    /// How the body is compressed.
-    pub sys_flag: SysFlag,
-    /// The properties in RocketMQ's text form.
-    pub properties: Vec<u8>,
-    /// The unique key, if the caller gives one.
-    pub unique_key: Option<String>,
-    /// The flag of the application.
-    pub flag: i32,
-    /// When the message was made, in epoch milliseconds.
-    pub born_timestamp_ms: Option<i64>,
-}
-
-/// The messages of one call.
-pub struct AppendRequest {
-    /// The topic of all messages.
-    pub topic: String,
-    /// Their queue; with `None`, the store uses the queues of the topic in turn.
-    pub queue_id: Option<i32>,
-    /// Whether the result must wait for a sync that covers the messages, whatever the durability mode of the store.
-    pub durable: bool,
-    /// Whether the messages are appended by [`Store::append_many`]; else there is one message.
-    pub many: bool,
-    /// How the bodies are compressed before the append, in the thread that appends; `None` if they have their stored
-    /// form.
-    pub compression: Option<BodyCompression>,
-    /// The messages.
-    pub messages: Vec<OwnedMessage>,
-}
-
-/// Receives the result of a request, in the thread that runs the step: it must be short and must not panic.
-pub type AppendDone = Box<dyn FnOnce(Result<Vec<Appended>, StoreError>) + Send>;
+use mqstore_engine::Store;
 
 /// See the header of this module.
 pub struct AppendQueue {
@@ -85,60 +44,6 @@ struct AppendQueueState {
     /// Number of requests without a taken result that need not be durable.
     plain: usize,
     ended: bool,
-}
-
-/// An appended request that waits for a sync.
-struct UnsyncedRequest {
-    done: AppendDone,
-    appended: Vec<Appended>,
-    end: u64,
-}
-
-impl OwnedMessage {
-    /// Returns the body in its stored form.
-    pub fn body_bytes(&self) -> &[u8] {
-        (*self.body).as_ref()
-    }
-
-    /// Replaces the bodies of `messages` that are compressed.
-    pub fn set_bodies(messages: &mut [Self], compressed: CompressedBodies) {
-        for (index, CompressedBody { bytes, sys_flag }) in compressed.into_bodies() {
-            if let Some(message) = messages.get_mut(index) {
-                (message.body, message.sys_flag) = (Box::new(bytes), sys_flag);
-            }
-        }
-    }
-}
-
-impl AppendRequest {
-    /// Returns the messages in the form that the store appends.
-    fn messages(&self) -> Vec<NewMessage<'_>> {
-        let whole = self.messages.iter().map(|message| NewMessage {
-            topic: &self.topic,
-            body: message.body_bytes(),
-            properties: &message.properties,
-            unique_key: message.unique_key.as_deref(),
-            queue_id: self.queue_id,
-            flag: message.flag,
-            born_timestamp_ms: message.born_timestamp_ms,
-            durable: self.durable,
-            sys_flag: message.sys_flag,
-        });
-        whole.collect()
-    }
-
-    /// Compresses the bodies that [`Self::compression`] covers.
-    fn compress_bodies(&mut self) {
-        let Some(rule) = self.compression.take() else { return };
-        let compressed = rule.compress_all(self.messages.iter().map(OwnedMessage::body_bytes));
-        OwnedMessage::set_bodies(&mut self.messages, compressed);
-    }
-
-    /// Returns the bytes of bodies and properties.
-    pub fn bytes(&self) -> u64 {
-        let bytes = |message: &OwnedMessage| (message.body_bytes().len() + message.properties.len()) as u64;
-        self.messages.iter().map(bytes).fold(0, u64::saturating_add)
-    }
 }
 
 impl AppendQueue {
@@ -264,64 +169,40 @@ impl fmt::Debug for AppendQueue {
     }
 }
 
-/// Appends requests in their order, with one sync for all requests that need one.
+/// Appends requests in their order, with one wait for all requests that need a sync or copies.
 fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, AppendDone)>) {
-    let mut unsynced = Vec::new();
-    let mut syncing = None;
+    let appends = store.system_appends();
+    let mut waiting = Vec::new();
     for (mut request, done) in requests {
-        let engine = match store.engine("append") {
-            Ok(engine) => engine,
-            Err(error) => {
-                done(Err(error));
-                continue;
-            }
-        };
         request.compress_bodies();
-        match append(engine, &request) {
-            Ok((appended, end)) if engine.needs_sync(request.durable) && !appended.is_empty() => {
-                unsynced.push(UnsyncedRequest { done, appended, end });
-                syncing = Some(engine);
+        match appends.place(&request.messages(), request.many) {
+            Ok(appended) if !appended.is_empty() => {
+                let wants = (request.durable, request.replicated);
+                if appends.waits(wants) {
+                    waiting.push((wants, appended, done));
+                } else {
+                    done(Ok(appended));
+                }
             }
-            Ok((appended, _)) => done(Ok(appended)),
-            Err(error) => done(Err(error)),
+            placed => done(placed),
         }
     }
-    let (Some(engine), Some(last)) = (syncing, unsynced.last()) else { return };
-    // One sync covers all of them. If it fails, each request gets its own error below.
-    let _ = engine.synced(last.end);
-    for UnsyncedRequest { done, mut appended, end } in unsynced {
-        let outcome = engine.synced(end).map(|()| {
-            for one in &mut appended {
-                one.durable = true;
-            }
-            appended
-        });
-        done(outcome);
-    }
-}
-
-/// Appends the messages of a request; returns the results and the end of the last record.
-fn append(engine: &Engine, request: &AppendRequest) -> Result<(Vec<Appended>, u64), StoreError> {
-    let messages = request.messages();
-    let appended = match messages.as_slice() {
-        [one] if !request.many => vec![engine.append_one(one, ReturnPoint::Placed)?],
-        all => engine.append_all(all, AppendMarks::None, ReturnPoint::Placed)?,
-    };
-    let end = appended.last().map_or(0, |last| last.commit_log_offset + u64::from(last.size));
-    Ok((appended, end))
+    appends.settle_all(waiting);
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use mqstore_format::Compression;
+    use mqstore_base::append_request::OwnedMessage;
+    use mqstore_format::{Compression, SysFlag};
     use mqstore_io::Fault;
     use mqstore_io::sim::OperationKind;
 
     use super::*;
-    use crate::testing::{World, put as put_one, small};
+    use mqstore_base::message::Appended;
     use mqstore_base::options::{OpenMode, StoreOptions};
+    use mqstore_engine::testing::{World, put as put_one, small};
 
     type Answers = Arc<Mutex<Vec<(u64, Result<Vec<Appended>, StoreError>)>>>;
 
@@ -338,6 +219,7 @@ mod tests {
             topic: topic.to_owned(),
             queue_id: Some(0),
             durable,
+            replicated: false,
             many: bodies.len() != 1,
             compression: None,
             messages: bodies.iter().map(message).collect(),

@@ -1,0 +1,477 @@
+//! A random model of three machines: a master and two replicas, which acknowledge its records, and an operator who
+//! replaces the master. Connections are cut and delayed at any byte, processes are killed and power is lost. The operator
+//! follows the rule of the docs: of at least two machines, the one with the largest epoch, and then with the longest log.
+//! What two copies had acknowledged is in the log of every later master.
+
+use std::path::PathBuf;
+
+use mqstore_base::options::MasterOptions;
+use mqstore_engine::testing::{Arc, ManualClock, OpenMode, SimVfs, Store, StoreOptions, World, plain, small};
+use mqstore_io::Vfs;
+
+use crate::copy::{CopySetup, CopyStore, Master, demote, promote, remove_copy};
+use crate::epochs::EpochTable;
+use crate::log::{ReplicaError, ReplicaLog};
+use crate::master::MasterSession;
+use crate::replica::{Begin, Replica, ReplicaOptions};
+use crate::replica_set::ReplicaSet;
+use crate::wire::Protocol;
+
+const SEGMENT_BYTES: u64 = 4096;
+const MACHINES: usize = 3;
+
+/// A step of the protocol that a mutant leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mutant {
+    None,
+    /// A replica reports what it has not synced.
+    EarlyReports,
+    /// The master counts one copy less.
+    OneCopyLess,
+    /// A new master begins no epoch.
+    NoEpoch,
+}
+
+/// Returns the number of runs.
+fn seeds() -> u64 {
+    if std::env::var_os("MQSTORE_SOAK").is_some() { 4000 } else { 60 }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+fn options() -> StoreOptions {
+    StoreOptions { segment_bytes: SEGMENT_BYTES, ..small() }
+}
+
+/// What a machine does.
+enum Role {
+    Down,
+    Master { store: Store, epochs: EpochTable, replicas: ReplicaSet, links: Vec<MasterLink> },
+    Replica { copy: CopyStore, link: Option<ReplicaLink> },
+}
+
+/// The master's end of a connection. It can outlive the other end.
+struct MasterLink {
+    number: u64,
+    session: MasterSession,
+    /// Bytes on their way to the master.
+    input: Vec<u8>,
+    /// Bytes on their way to the replica.
+    output: Vec<u8>,
+    is_cut: bool,
+}
+
+struct ReplicaLink {
+    number: u64,
+    replica: Replica,
+}
+
+struct Machine {
+    vfs: Arc<SimVfs>,
+    clock: Arc<ManualClock>,
+    role: Role,
+}
+
+struct Model {
+    machines: Vec<Machine>,
+    random: Random,
+    mutant: Mutant,
+    now_ms: i64,
+    next_link: u64,
+    epoch: i32,
+    /// The first epoch of the master's log.
+    epoch_of_first: Option<i32>,
+    appended: u64,
+    /// The records that two copies have acknowledged: log offset and body.
+    acknowledged: Vec<(u64, Vec<u8>)>,
+    /// Records of the current master that are not acknowledged yet: end, log offset and body.
+    waiting: Vec<(u64, u64, Vec<u8>)>,
+}
+
+impl Machine {
+    fn world(&self) -> World {
+        World {
+            vfs: self.vfs.clone(),
+            clock: self.clock.clone(),
+            path: "/data/store".into(),
+            temporary_folder: None,
+        }
+    }
+
+    fn setup(&self) -> CopySetup {
+        CopySetup {
+            vfs: self.vfs.clone(),
+            clock: self.clock.clone(),
+            root: PathBuf::from("/data/store"),
+            options: options(),
+            master: Master { address: "master:10912".to_owned(), protocol: Protocol::AutoSwitch },
+        }
+    }
+
+    /// The epoch and the end of its log, as the operator sees them.
+    fn rank(&self) -> (i32, u64) {
+        match &self.role {
+            Role::Replica { copy, .. } => {
+                let state = copy.state().unwrap();
+                (state.epochs.epochs().last().map_or(0, |last| last.number), state.end)
+            }
+            Role::Master { store, epochs, .. } => {
+                (epochs.epochs().last().map_or(0, |last| last.number), store.log_feed().unwrap().end())
+            }
+            Role::Down => (0, 0),
+        }
+    }
+}
+
+impl Model {
+    fn new(seed: u64, mutant: Mutant) -> Self {
+        let machine = || {
+            let (_, vfs, clock) = World::simulated();
+            Machine { vfs, clock, role: Role::Down }
+        };
+        let machines = (0..MACHINES).map(|_| machine()).collect();
+        let mut model = Self {
+            machines,
+            random: Random(seed),
+            mutant,
+            now_ms: 0,
+            next_link: 0,
+            epoch: 0,
+            epoch_of_first: None,
+            appended: 0,
+            acknowledged: Vec::new(),
+            waiting: Vec::new(),
+        };
+        model.make_master(0);
+        (1..MACHINES).for_each(|at| model.make_replica(at));
+        model
+    }
+
+    fn master(&self) -> Option<usize> {
+        self.machines.iter().position(|machine| matches!(machine.role, Role::Master { .. }))
+    }
+
+    fn make_master(&mut self, at: usize) {
+        self.epoch += 1;
+        let machine = &mut self.machines[at];
+        machine.role = Role::Down;
+        let world = machine.world();
+        if world.vfs.stat(&world.path).is_ok() {
+            promote(&world.files()).unwrap();
+        }
+        let store = world.open(OpenMode::Create, &options()).unwrap();
+        let feed = store.log_feed().unwrap();
+        let (first, end) = feed.bounds();
+        let mut epochs = EpochTable::load(&world.files()).unwrap();
+        if self.mutant != Mutant::NoEpoch || epochs.epochs().is_empty() {
+            epochs.begin(first, end, Some(self.epoch)).unwrap();
+        }
+        epochs.save(&world.files()).unwrap();
+        self.epoch_of_first = epochs.epochs().first().map(|first| first.number);
+        let copies = if self.mutant == Mutant::OneCopyLess { 1 } else { 2 };
+        let settings =
+            MasterOptions { in_sync_replicas: copies, min_in_sync: copies, ..MasterOptions::default() };
+        let replicas = ReplicaSet::new(&settings, end);
+        machine.role = Role::Master { store, epochs, replicas, links: Vec::new() };
+        self.waiting.clear();
+        self.check_acknowledged(at);
+    }
+
+    fn make_replica(&mut self, at: usize) {
+        let machine = &mut self.machines[at];
+        machine.role = Role::Down;
+        let files = machine.setup().files();
+        let is_store = machine.vfs.stat(&files.root).is_ok();
+        if is_store && !EpochTable::load(&files).unwrap().epochs().is_empty() {
+            demote(&files, &machine.setup().master).unwrap();
+        }
+        let copy = CopyStore::open(machine.setup()).unwrap();
+        machine.role = Role::Replica { copy, link: None };
+    }
+
+    fn copy_again(&mut self, at: usize) {
+        self.cut(at);
+        let machine = &mut self.machines[at];
+        let Role::Replica { copy, .. } = &machine.role else { return };
+        let begin = copy.state().unwrap().epochs.epochs().first().map(|first| first.number);
+        assert!(self.epoch_of_first != begin, "both logs have a common begin");
+        copy.close().unwrap();
+        machine.role = Role::Down;
+        remove_copy(&machine.setup().files()).unwrap();
+        self.make_replica(at);
+    }
+
+    /// Every acknowledged record is in the log of the master.
+    fn check_acknowledged(&self, at: usize) {
+        let Role::Master { store, .. } = &self.machines[at].role else { return };
+        for (offset, body) in &self.acknowledged {
+            let record = store.log().get_at(*offset);
+            let found = record.ok().map(|record| record.view().unwrap().body.to_vec());
+            assert_eq!(found.as_ref(), Some(body), "acknowledged at {offset}");
+        }
+    }
+
+    fn append(&mut self) {
+        let Some(at) = self.master() else { return };
+        self.appended += 1;
+        let body = [&self.appended.to_be_bytes()[..], &vec![7; self.random.below(900) as usize]].concat();
+        let Role::Master { store, .. } = &self.machines[at].role else { return };
+        let appended = store.append(&plain("orders", &body)).unwrap();
+        let end = appended.commit_log_offset + u64::from(appended.size);
+        self.waiting.push((end, appended.commit_log_offset, body));
+    }
+
+    /// Takes the machine down: a kill, or a loss of power.
+    fn stop(&mut self, at: usize) {
+        let loses_power = self.random.below(2) == 0;
+        let seed = self.random.below(1 << 40);
+        let machine = &mut self.machines[at];
+        let image = if loses_power { machine.vfs.crash(seed) } else { machine.vfs.kill() };
+        let was_master = matches!(machine.role, Role::Master { .. });
+        machine.role = Role::Down;
+        machine.vfs = Arc::new(image.unwrap());
+        if was_master {
+            self.waiting.clear();
+        }
+    }
+
+    /// The operator makes the best of at least two machines the master. The old one may still run.
+    fn fail_over(&mut self) {
+        let mut reachable: Vec<usize> = (0..MACHINES).collect();
+        reachable.remove(self.random.below(MACHINES as u64) as usize);
+        if let Some(old) = self.master()
+            && !reachable.contains(&old)
+        {
+            // It is alone now: a kill, so that the model has one master.
+            self.stop(old);
+        }
+        for at in &reachable {
+            if matches!(self.machines[*at].role, Role::Down) {
+                self.make_replica(*at);
+            }
+        }
+        let best = reachable.into_iter().max_by_key(|at| self.machines[*at].rank()).unwrap();
+        if let Some(old) = self.master()
+            && old != best
+        {
+            self.stop(old);
+        }
+        self.cut(best);
+        if let Role::Replica { copy, .. } = &self.machines[best].role {
+            copy.close().unwrap();
+        } else if let Role::Master { store, .. } = &self.machines[best].role {
+            store.close().unwrap();
+        }
+        self.make_master(best);
+    }
+
+    /// Cuts the connection of a replica. What it sent can still arrive.
+    fn cut(&mut self, at: usize) {
+        let mut ended = None;
+        if let Role::Replica { link, .. } = &mut self.machines[at].role {
+            ended = link.take().map(|link| link.number);
+        }
+        let Some(master) = self.master() else { return };
+        if let Role::Master { links, .. } = &mut self.machines[master].role {
+            links.iter_mut().filter(|link| Some(link.number) == ended).for_each(|link| link.is_cut = true);
+        }
+    }
+
+    fn connect(&mut self, at: usize, master: usize) {
+        self.cut(at);
+        self.next_link += 1;
+        let (number, now_ms) = (self.next_link, self.now_ms);
+        let Role::Replica { copy, link } = &mut self.machines[at].role else { return };
+        let options = ReplicaOptions {
+            protocol: Protocol::AutoSwitch,
+            broker_id: at as u64,
+            is_learner: false,
+            begin: Begin::Oldest(None),
+        };
+        *link = Some(ReplicaLink { number, replica: Replica::new(options, copy, now_ms).unwrap() });
+        let Role::Master { links, replicas, .. } = &mut self.machines[master].role else { return };
+        replicas.connect(number, format!("replica-{at}"), now_ms);
+        let session = MasterSession::new(now_ms);
+        let (input, output) = (Vec::new(), Vec::new());
+        links.push(MasterLink { number, session, input, output, is_cut: false });
+    }
+
+    /// Some bytes of one connection move, in both directions.
+    fn exchange(&mut self, at: usize, most: usize) {
+        self.now_ms += 1;
+        let Some(master) = self.master().filter(|master| *master != at) else { return };
+        let connected = match &self.machines[at].role {
+            Role::Replica { link, .. } => link.as_ref().map(|link| link.number),
+            _ => return,
+        };
+        let known = |number| match &self.machines[master].role {
+            Role::Master { links, .. } => {
+                links.iter().any(|link| Some(link.number) == number && !link.is_cut)
+            }
+            _ => false,
+        };
+        if !known(connected) {
+            self.connect(at, master);
+        }
+        self.deliver(at, master, most);
+        self.serve(master);
+    }
+
+    /// The replica gets bytes, and sends its answer.
+    fn deliver(&mut self, at: usize, master: usize, most: usize) {
+        let (now_ms, early) = (self.now_ms, self.mutant == Mutant::EarlyReports);
+        let number = match &self.machines[at].role {
+            Role::Replica { link: Some(link), .. } => link.number,
+            _ => return,
+        };
+        let mut bytes = Vec::new();
+        if let Role::Master { links, .. } = &mut self.machines[master].role
+            && let Some(link) = links.iter_mut().find(|link| link.number == number)
+        {
+            let count = link.output.len().min(most);
+            bytes = link.output.drain(..count).collect();
+        }
+        let Role::Replica { copy, link: Some(link) } = &mut self.machines[at].role else { return };
+        match link.replica.receive(&bytes, copy, now_ms) {
+            Err(ReplicaError::Protocol(_)) => return self.cut(at),
+            // No two copies had anything when the masters of both logs began: a full copy.
+            Err(ReplicaError::Diverged { .. }) => return self.copy_again(at),
+            outcome => outcome.unwrap(),
+        }
+        if !early {
+            copy.sync().unwrap();
+        }
+        link.replica.report(now_ms).unwrap();
+        let sent = link.replica.take_output();
+        if let Role::Master { links, .. } = &mut self.machines[master].role
+            && let Some(link) = links.iter_mut().find(|link| link.number == number)
+        {
+            link.input.extend(sent);
+        }
+    }
+
+    /// The master takes what has arrived on all connections, also on old ones, and sends more.
+    fn serve(&mut self, master: usize) {
+        let now_ms = self.now_ms;
+        let Role::Master { store, epochs, replicas, links } = &mut self.machines[master].role else { return };
+        // Its own copy counts after a sync, too.
+        store.flush().unwrap();
+        let feed = store.log_feed().unwrap();
+        let random = &mut self.random;
+        links.retain_mut(|link| {
+            let count = random.below(link.input.len() as u64 + 1) as usize;
+            let part: Vec<u8> = link.input.drain(..count).collect();
+            let taken = link.session.receive(&part, &feed, epochs, now_ms, &mut link.output);
+            replicas.reported(link.number, link.session.facts(), now_ms);
+            let most = 1 + random.below(900) as usize;
+            let sent = if link.is_cut {
+                Ok(false)
+            } else {
+                replicas.sending(link.number, feed.end(), now_ms);
+                // Heartbeats of idle connections come now and then.
+                let later_ms = if random.below(6) == 0 { 5000 } else { 0 };
+                link.session.next_frame(&feed, epochs, feed.end(), most, now_ms + later_ms, &mut link.output)
+            };
+            let is_over = taken.is_err() || sent.is_err() || (link.is_cut && link.input.is_empty());
+            if is_over {
+                replicas.disconnect(link.number);
+            }
+            !is_over
+        });
+        let covered = replicas.cover(feed.end(), now_ms);
+        let done = self.waiting.iter().take_while(|(end, ..)| *end <= covered).count();
+        self.acknowledged.extend(self.waiting.drain(..done).map(|(_, offset, body)| (offset, body)));
+    }
+
+    fn step(&mut self) {
+        match self.random.below(60) {
+            0..=11 => self.append(),
+            12..=52 => {
+                let (at, most) =
+                    (self.random.below(MACHINES as u64) as usize, self.random.below(1200) as usize);
+                self.exchange(at, most);
+            }
+            53 => {
+                let at = self.random.below(MACHINES as u64) as usize;
+                self.cut(at);
+            }
+            54 => {
+                let at = self.random.below(MACHINES as u64) as usize;
+                if self.master() != Some(at) {
+                    self.stop(at);
+                    self.make_replica(at);
+                }
+            }
+            55 if self.master().is_some() => {
+                // The master comes back by itself, with the same log.
+                let at = self.master().unwrap_or(0);
+                self.stop(at);
+                self.make_master(at);
+            }
+            56 => self.fail_over(),
+            _ => {
+                let down: Vec<_> =
+                    (0..MACHINES).filter(|at| matches!(self.machines[*at].role, Role::Down)).collect();
+                down.into_iter().for_each(|at| self.make_replica(at));
+            }
+        }
+    }
+
+    /// All machines run, and have the same log in the end.
+    fn settle(&mut self) {
+        if self.master().is_none() {
+            self.fail_over();
+        }
+        self.append();
+        for at in 0..MACHINES {
+            if matches!(self.machines[at].role, Role::Down) {
+                self.make_replica(at);
+            }
+        }
+        let master = self.master().unwrap();
+        let end = self.machines[master].rank().1;
+        for _ in 0..4000 {
+            (0..MACHINES).for_each(|at| self.exchange(at, usize::MAX));
+            if self.machines.iter().all(|machine| machine.rank().1 == end) && self.waiting.is_empty() {
+                return self.check_acknowledged(master);
+            }
+        }
+        let ranks: Vec<_> = self.machines.iter().map(Machine::rank).collect();
+        panic!("the logs end at {ranks:?}, and {} records wait", self.waiting.len());
+    }
+}
+
+fn run(seed: u64, mutant: Mutant) -> u64 {
+    let mut model = Model::new(seed, mutant);
+    for _ in 0..250 {
+        model.step();
+    }
+    model.settle();
+    model.acknowledged.len() as u64
+}
+
+#[test]
+fn nothing_that_two_copies_had_is_lost() {
+    let acknowledged: u64 = (0..seeds()).map(|seed| run(seed, Mutant::None)).sum();
+    assert!(acknowledged > 10 * seeds(), "{acknowledged}");
+}
+
+#[test]
+fn each_step_is_needed() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let mutants = [Mutant::EarlyReports, Mutant::OneCopyLess, Mutant::NoEpoch];
+    let missed: Vec<_> = mutants
+        .into_iter()
+        .filter(|mutant| !(0..400).any(|seed| std::panic::catch_unwind(|| run(seed, *mutant)).is_err()))
+        .collect();
+    std::panic::set_hook(before);
+    assert_eq!(missed, []);
+}

@@ -1,0 +1,162 @@
+//! What the connections of a master share: the log, its epochs, and the replicas.
+
+use std::time::Duration;
+
+use mqstore::inspect::StoreFiles;
+use mqstore::io::Clock;
+use mqstore::io::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use mqstore::options::MasterOptions;
+use mqstore::replication::epochs::EpochTable;
+use mqstore::replication::replica_set::{MasterStatus, ReplicaSet};
+use mqstore::store::LogFeed;
+
+use crate::deadline::clock;
+
+/// How long records gather for one frame, unless an append waits for its copies.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// See the header of this module.
+pub(super) struct State {
+    pub(super) feed: LogFeed,
+    pub(super) epochs: EpochTable,
+    replicas: Mutex<ReplicaSet>,
+    /// Log offset up to which replicas may show the log to their readers.
+    confirmed: AtomicU64,
+    /// Whether an append needs no copy but its own.
+    is_alone: AtomicBool,
+    timeout_ms: i64,
+    hides: bool,
+    connections: AtomicU64,
+    ended: AtomicBool,
+    files: StoreFiles,
+}
+
+impl State {
+    pub(super) fn new(
+        options: &MasterOptions,
+        feed: LogFeed,
+        epochs: EpochTable,
+        files: &StoreFiles,
+    ) -> Self {
+        let end = feed.end();
+        Self {
+            replicas: Mutex::new(ReplicaSet::new(options, end)),
+            hides: feed.hides_unconfirmed(),
+            feed,
+            epochs,
+            confirmed: AtomicU64::new(end),
+            is_alone: AtomicBool::new(false),
+            timeout_ms: i64::try_from(options.replica_timeout_ms).unwrap_or(i64::MAX),
+            connections: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            files: files.clone(),
+        }
+    }
+
+    /// Returns the number of a new connection.
+    pub(super) fn connect(&self, address: &str) -> u64 {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        self.replicas.lock().connect(number, address.to_owned(), now_ms());
+        number
+    }
+
+    /// Removes a connection.
+    pub(super) fn disconnect(&self, number: u64) {
+        let mut replicas = self.replicas.lock();
+        replicas.disconnect(number);
+        self.cover(replicas);
+    }
+
+    /// Changes the replicas, and tells the appends that wait.
+    pub(super) fn change(&self, change: impl FnOnce(&mut ReplicaSet)) {
+        let mut replicas = self.replicas.lock();
+        change(&mut replicas);
+        self.cover(replicas);
+    }
+
+    /// Something is sent to a replica now.
+    pub(super) fn sending(&self, number: u64) {
+        self.replicas.lock().sending(number, self.feed.end(), now_ms());
+    }
+
+    /// Looks which replicas are in sync now, and keeps the segments that they need.
+    pub(super) fn look(&self) {
+        let (end, now_ms) = (self.feed.end(), now_ms());
+        let mut replicas = self.replicas.lock();
+        for (name, one) in replicas.known(now_ms) {
+            // One that has everything needs nothing; its time begins with the next record.
+            let idle_ms = if one.log_end >= end { 0 } else { now_ms.saturating_sub(one.moved_ms) };
+            self.feed.keep(one.number, name.clone(), one.log_end, self.timeout_ms.saturating_sub(idle_ms));
+        }
+        self.cover(replicas);
+    }
+
+    fn cover(&self, mut replicas: MutexGuard<'_, ReplicaSet>) {
+        let (end, now_ms) = (self.feed.end(), now_ms());
+        let is_alone = replicas.needed(end, now_ms) <= 1;
+        let covered = replicas.cover(end, now_ms);
+        let confirmed = if self.hides { replicas.confirmed() } else { end };
+        // In the lock, so that no thread with an older state comes later.
+        let is_new = self.confirmed.fetch_max(confirmed, Ordering::SeqCst) < confirmed;
+        if is_new && let Err(error) = self.feed.confirm(confirmed) {
+            self.note(format!("readers do not see what the replicas have: {error}"));
+        }
+        self.is_alone.store(is_alone, Ordering::SeqCst);
+        drop(replicas);
+        self.feed.acks().set_alone(is_alone);
+        self.feed.acks().raise(covered);
+        if is_new && self.hides {
+            self.feed.acks().wake_senders();
+        }
+    }
+
+    /// Returns the log offset up to which replicas may show the log.
+    pub(super) fn confirmed(&self) -> u64 {
+        if self.hides { self.confirmed.load(Ordering::SeqCst) } else { self.feed.end() }
+    }
+
+    /// Waits until there is something to send, for at most `longest`. If it is little and no append waits for its copies,
+    /// more of it may gather.
+    pub(super) fn wait_to_send(&self, longest: Duration, due: impl Fn() -> bool, is_much: impl Fn() -> bool) {
+        self.feed.acks().wait_to_send(longest, || due() || self.has_ended());
+        self.feed.acks().let_records_gather(GATHER, || is_much() || self.has_ended());
+    }
+
+    /// Rests between two looks. Without replicas in sync, nobody else shows readers what was appended.
+    pub(super) fn rest(&self, longest: Duration) {
+        let is_due = || {
+            self.hides
+                && self.is_alone.load(Ordering::SeqCst)
+                && self.feed.end() > self.confirmed.load(Ordering::SeqCst)
+        };
+        self.wait_to_send(longest, is_due, || false);
+    }
+
+    pub(super) fn wake(&self) {
+        self.feed.acks().wake_senders();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Ends all waits.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.feed.acks().end();
+    }
+
+    /// Adds a line to the log of the program.
+    pub(super) fn note(&self, text: String) {
+        self.files.notes.log(text);
+    }
+
+    pub(super) fn status(&self, address: String) -> MasterStatus {
+        self.replicas.lock().status(address, self.feed.end(), now_ms())
+    }
+}
+
+/// Milliseconds of a clock that never steps.
+pub(super) fn now_ms() -> i64 {
+    i64::try_from(clock().monotonic().as_millis()).unwrap_or(i64::MAX)
+}

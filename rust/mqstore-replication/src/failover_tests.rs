@@ -54,7 +54,7 @@ fn options() -> StoreOptions {
 enum Role {
     Down,
     Master { store: Store, epochs: EpochTable, replicas: ReplicaSet, links: Vec<MasterLink> },
-    Replica { copy: CopyStore, link: Option<ReplicaLink> },
+    Replica { copy: Box<CopyStore>, link: Option<ReplicaLink> },
 }
 
 /// The master's end of a connection. It can outlive the other end.
@@ -192,7 +192,7 @@ impl Model {
         if is_store && !EpochTable::load(&files).unwrap().epochs().is_empty() {
             demote(&files, &machine.setup().master).unwrap();
         }
-        let copy = CopyStore::open(machine.setup()).unwrap();
+        let copy = Box::new(CopyStore::open(machine.setup()).unwrap());
         machine.role = Role::Replica { copy, link: None };
     }
 
@@ -295,7 +295,7 @@ impl Model {
             is_learner: false,
             begin: Begin::Oldest(None),
         };
-        *link = Some(ReplicaLink { number, replica: Replica::new(options, copy, now_ms).unwrap() });
+        *link = Some(ReplicaLink { number, replica: Replica::new(options, &**copy, now_ms).unwrap() });
         let Role::Master { links, replicas, .. } = &mut self.machines[master].role else { return };
         replicas.connect(number, format!("replica-{at}"), now_ms);
         let session = MasterSession::new(now_ms);
@@ -339,7 +339,7 @@ impl Model {
             bytes = link.output.drain(..count).collect();
         }
         let Role::Replica { copy, link: Some(link) } = &mut self.machines[at].role else { return };
-        match link.replica.receive(&bytes, copy, now_ms) {
+        match link.replica.receive(&bytes, &mut **copy, now_ms) {
             Err(ReplicaError::Protocol(_)) => return self.cut(at),
             // No two copies had anything when the masters of both logs began: a full copy.
             Err(ReplicaError::Diverged { .. }) => return self.copy_again(at),
@@ -419,7 +419,9 @@ impl Model {
             _ => {
                 let down: Vec<_> =
                     (0..MACHINES).filter(|at| matches!(self.machines[*at].role, Role::Down)).collect();
-                down.into_iter().for_each(|at| self.make_replica(at));
+                for at in down {
+                    self.make_replica(at);
+                }
             }
         }
     }

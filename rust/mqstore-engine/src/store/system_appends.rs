@@ -67,14 +67,13 @@ impl SystemAppends<'_> {
 
     /// Waits for the sync and the copies of messages from [`Self::place`], as each asked, and gives the results.
     pub fn settle_all(&self, waiting: Vec<((bool, bool), Vec<Appended>, AppendDone)>) {
-        let engine = match self.0.engine("append") {
-            Ok(engine) => engine,
-            Err(_) => {
-                let closed = || StoreError::Closed { path: self.0.path().to_path_buf() };
-                return waiting.into_iter().for_each(|(.., done)| done(Err(closed())));
-            }
-        };
-        engine.settle_all(waiting);
+        if let Ok(engine) = self.0.engine("append") {
+            return engine.settle_all(waiting);
+        }
+        // A store that has placed messages is open for writing.
+        for (.., done) in waiting {
+            done(Err(StoreError::Closed { path: self.0.path().to_path_buf() }));
+        }
     }
 
     /// Waits for the copies of messages, if each append of the store does.

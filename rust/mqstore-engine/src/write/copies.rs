@@ -26,7 +26,9 @@ impl Engine {
             let mut settled = Ok(());
             if self.needs_sync(durable) {
                 settled = self.synced(end_of(&appended));
-                appended.iter_mut().for_each(|one| one.durable = true);
+                for one in &mut appended {
+                    one.durable = true;
+                }
             }
             if (replicated || self.options.replicated)
                 && settled.is_ok()

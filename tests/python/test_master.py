@@ -1,4 +1,4 @@
-"""Stores that replicas follow: appends that wait for copies, readers that see them, and what can go wrong."""
+"""Stores that replicas follow: appends that wait for copies, readers that see them, bad input and faults."""
 
 from __future__ import annotations
 
@@ -137,19 +137,19 @@ def test_readers_see_what_copies_have(tmp_path: Path) -> None:
         store.create_topic("orders")
         with pytest.raises(mqstore.StoreTimeoutError):
             store.append("orders", b"hidden", replicated=True)
-        with mqstore.open(tmp_path / "store") as beside:
-            assert list(beside.read("orders")) == []
+        with mqstore.open(tmp_path / "store") as reader:
+            assert list(reader.read("orders")) == []
             assert list(store.read("orders")) == []
             with pytest.raises(mqstore.RefusedError, match="the replicas move it"):
                 store.set_confirm_offset(None)
             with follow(store, tmp_path / "copy", protocol="autoswitch", learner=False) as follower:
                 assert store.wait("orders", 0, 0, timeout=30)
                 assert [message.body for message in store.read("orders")] == [b"hidden"]
-                until(lambda: [message.body for message in beside.read("orders")] == [b"hidden"])
+                until(lambda: [message.body for message in reader.read("orders")] == [b"hidden"])
                 follower.wait(timeout=30)
                 with mqstore.open(tmp_path / "copy") as copy:
                     until(lambda: [message.body for message in copy.read("orders")] == [b"hidden"])
-    # What was in the log at the open counts.
+    # Everything in the log counts at an open.
     with master(tmp_path / "store", "rw", visibility="confirmed", replication={"min_in_sync": 1}) as store:
         assert [message.body for message in store.read("orders")] == [b"hidden"]
         # Without a replica, one copy is enough.

@@ -67,8 +67,8 @@ impl EpochTable {
     /// Begins the epoch of a master whose log has `first` to `end`: `number`, or the next number, from its end on. A log
     /// without epochs gets one that covers all of it. Returns whether the table has changed.
     ///
-    /// A power loss can cut the log to the begin of its last epoch, of which a replica has more. So this epoch gets
-    /// another number, too.
+    /// A power loss can cut the log to the begin of its last epoch, and a replica can have more of this epoch. So the epoch
+    /// gets another number, too.
     ///
     /// # Errors
     /// The last number, if `number` is not larger: another master has written this log since.
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(epochs.begin(100, 500, None), Ok(true));
         assert_eq!(epochs.begin(100, 500, None), Ok(true));
         assert_eq!(epochs, table(&[(1, 100), (2, 500)]));
-        // What was written in it was lost.
+        // Its records were lost.
         assert_eq!(epochs.begin(100, 500, None), Ok(true));
         assert_eq!(epochs, table(&[(1, 100), (3, 500)]));
         // The number of a lock service.

@@ -122,7 +122,7 @@ impl State {
         self.feed.acks().let_records_gather(GATHER, || is_much() || self.has_ended());
     }
 
-    /// Rests between two looks. Without replicas in sync, nobody else shows readers what was appended.
+    /// Rests between two looks. Without replicas in sync, only these looks show readers what was appended.
     pub(super) fn rest(&self, longest: Duration) {
         let is_due = || {
             self.hides

@@ -365,6 +365,9 @@ def test_close_ends_everything(tmp_path: Path) -> None:
         thread.join(30)
         assert not thread.is_alive()
         until(lambda: follower.status().state == "connecting")
+    for closed in (store.followers, store.replication_address):
+        with pytest.raises(mqstore.StoreClosedError):
+            closed()
     host, _, port = address.rpartition(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), timeout=5)

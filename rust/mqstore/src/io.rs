@@ -2,7 +2,7 @@
 
 #[cfg(feature = "sim")]
 pub use mqstore_io::sim;
-pub use mqstore_io::{Access, Clock, FileKind, OsVfs, SystemClock, Vfs, VfsFile, WakeDescriptor};
+pub use mqstore_io::{Access, Clock, EventCount, FileKind, OsVfs, SystemClock, Vfs, VfsFile, WakeDescriptor};
 pub use mqstore_io::{FaultVfs, Faults, ManualClock, TestClock};
 pub use mqstore_io::{FolderTarget, Target, TargetError, TargetObject};
 pub use mqstore_io::{

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mqstore::inspect::StoreFiles;
-use mqstore::io::Clock;
 use mqstore::io::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use mqstore::io::{Clock, EventCount};
 use mqstore::options::MasterOptions;
 use mqstore::replication::epochs::EpochTable;
 use mqstore::replication::replica_set::{MasterStatus, ReplicaSet};
@@ -27,6 +27,8 @@ pub(super) struct State {
     timeout_ms: i64,
     hides: bool,
     connections: AtomicU64,
+    /// Raised for the thread that looks.
+    rests: EventCount,
     ended: AtomicBool,
     files: StoreFiles,
 }
@@ -48,6 +50,7 @@ impl State {
             is_alone: AtomicBool::new(false),
             timeout_ms: i64::try_from(options.replica_timeout_ms).unwrap_or(i64::MAX),
             connections: AtomicU64::new(0),
+            rests: EventCount::new(),
             ended: AtomicBool::new(false),
             files: files.clone(),
         }
@@ -122,18 +125,21 @@ impl State {
         self.feed.acks().let_records_gather(GATHER, || is_much() || self.has_ended());
     }
 
-    /// Rests between two looks. Without replicas in sync, only these looks show readers what was appended.
+    /// Rests between two looks. Without replicas in sync, only these looks show readers what was appended; otherwise an
+    /// append need not wake this thread.
     pub(super) fn rest(&self, longest: Duration) {
-        let is_due = || {
-            self.hides
-                && self.is_alone.load(Ordering::SeqCst)
-                && self.feed.end() > self.confirmed.load(Ordering::SeqCst)
-        };
-        self.wait_to_send(longest, is_due, || false);
+        if self.hides && self.is_alone.load(Ordering::SeqCst) {
+            let is_due = || self.feed.end() > self.confirmed.load(Ordering::SeqCst);
+            self.wait_to_send(longest, is_due, || false);
+        } else {
+            self.rests.wait_until(Some(longest), || self.has_ended());
+        }
     }
 
+    /// Makes the threads look.
     pub(super) fn wake(&self) {
         self.feed.acks().wake_senders();
+        self.rests.notify_all();
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -144,6 +150,7 @@ impl State {
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.feed.acks().end();
+        self.rests.notify_all();
     }
 
     /// Adds a line to the log of the program.

@@ -396,13 +396,13 @@ impl NativeStore {
 
     /// Returns the host and port at which replicas connect; None if there are none.
     fn _replication_address(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.core()?;
+        self.check_open(py)?;
         Ok(self.shared.replication(py)?.map(|status| status.address))
     }
 
     /// Returns the replicas, by the names of `FollowerInfo`.
     fn _followers<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.core()?;
+        self.check_open(py)?;
         let status = self.shared.replication(py)?;
         status.map_or_else(|| Ok(Vec::new()), |status| follower_dicts(py, &status))
     }

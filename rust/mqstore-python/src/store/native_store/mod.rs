@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::convert::options::compression_of_call;
-use crate::runtime::SharedStore;
+use crate::runtime::{SharedStore, detached};
 
 /// The native part of `mqstore.Store`.
 #[pyclass(name = "Store", frozen, subclass, module = "mqstore._mqstore")]
@@ -39,6 +39,12 @@ pub(crate) struct NativeStore {
 impl NativeStore {
     pub(crate) fn core(&self) -> PyResult<&Store> {
         if self.place.is_some() { self.shared.working() } else { self.shared.store() }
+    }
+
+    /// Raises the error of a store that is closed or stopped.
+    fn check_open(&self, py: Python<'_>) -> PyResult<()> {
+        let store = self.core()?;
+        detached(py, || store.check())
     }
 
     /// Returns the verbs of a writer.

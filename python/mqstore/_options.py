@@ -142,8 +142,8 @@ class Master:
     epoch: int | None = None
     """Number of the epoch that begins with this open, larger than all numbers that the log has: 1 to 2,147,483,647. A
     lock service or an operator gives each new master a number of its own; an open with a number that is too small
-    raises `RefusedError`. None, the default, takes the next number, which is enough if one person decides.
-    RocketMQ: the controller gives it."""
+    raises `RefusedError`. None, the default, takes the next number, which is enough if the master is always the same
+    store. RocketMQ: the controller gives it."""
 
     ack_timeout: Duration = 3.0
     """Longest wait of an append for its copies: 1 ms to 1 h. RocketMQ: `slaveTimeout` (ms)."""

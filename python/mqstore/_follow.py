@@ -24,8 +24,7 @@ from mqstore.errors import (
 )
 
 if TYPE_CHECKING:
-    from mqstore._reports.follow import Protocol
-    from mqstore.types import Duration, StoreOptionsDict, StorePath
+    from mqstore.types import Duration, ReplicaProtocol, StoreOptionsDict, StorePath
 
 Begin: TypeAlias = Literal["oldest", "last"]
 
@@ -46,7 +45,7 @@ def follow(
     path: StorePath,
     *,
     metadata: str | None = None,
-    protocol: Protocol = "default",
+    protocol: ReplicaProtocol = "default",
     begin: Begin = "oldest",
     durable_acks: bool = False,
     full_copy: bool = False,
@@ -144,7 +143,7 @@ def promote(path: StorePath) -> str | None:
     return _native.promote_copy(home_of(path, "promote it"))
 
 
-def demote(path: StorePath, master: str, *, protocol: Protocol = "autoswitch") -> None:
+def demote(path: StorePath, master: str, *, protocol: ReplicaProtocol = "autoswitch") -> None:
     """Makes a former master a copy of the new one, which `follow` continues. It must not be open for writing now.
 
     The next follower compares the epochs of both logs. It removes the messages that the new master does not have, keeps

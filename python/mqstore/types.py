@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrowStream", "Boundary", "BytesLike", "Check", "CompactionOptions", "Compression", "DledgerEnd", "Durability",
     "Duration", "Filter", "Keyless", "Keys", "LocalCompactionOptions", "Mode", "OnDamage", "OnError", "OnLost",
-    "Properties", "ReadBound", "Recovery", "RetentionPolicy", "Start", "StoreOptionsDict", "StorePath", "Time",
-    "Visibility",
+    "Properties", "ReadBound", "Recovery", "ReplicaProtocol", "RetentionPolicy", "Start", "StoreOptionsDict",
+    "StorePath", "Time", "Visibility",
 ]  # fmt: skip
 
 StorePath: TypeAlias = "str | os.PathLike[str]"
@@ -101,6 +101,9 @@ ignores groups."""
 
 Visibility: TypeAlias = Literal["appended", "durable", "confirmed"]
 """What readers can see: see `StoreOptions.visibility`."""
+
+ReplicaProtocol: TypeAlias = Literal["default", "autoswitch"]
+"""Protocol between a master and its replicas: that of RocketMQ, or that of its controller mode. See `mqstore.follow`."""
 
 DledgerEnd: TypeAlias = Literal["committed", "queues", "all"]
 """Last entry that is read of the log of a broker with DLedger: see `StoreOptions.dledger_end`."""

@@ -1,4 +1,4 @@
-"""Live copies of a master: a master made of a store of ours, which can also misbehave."""
+"""Live copies of a master: a store of ours, and programs that are none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import os
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,12 @@ SMALL: dict[str, Any] = {"segment_size": 1 << 16, "index_slots": 100, "index_ent
 
 
 class Master:
-    """The HA service of a master with the default protocol, on the log of a store."""
+    """A store that serves replicas."""
 
-    def __init__(self, home: Path, answer: Callable[[socket.socket], None] | None = None) -> None:
-        self.store = mqstore.open(home, "create", **SMALL)
-        self.reports: list[int] = []
-        self._answer = answer or self._send_log
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.ended = False
-        threading.Thread(target=self._serve, daemon=True).start()
+    def __init__(self, home: Path) -> None:
+        replication = mqstore.Master(listen="127.0.0.1:0")
+        self.store = mqstore.open(home, "create", replication=replication, **SMALL)
+        self.address = str(self.store.replication_address())
 
     def append(self, count: int, topic: str = "orders") -> int:
         """Appends messages, and returns the end of the log."""
@@ -41,43 +36,27 @@ class Master:
         return self.store.stats().log_max_offset
 
     def close(self) -> None:
-        self.ended = True
-        self._listener.close()
         self.store.close()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                slave, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve_one, args=(slave,), daemon=True).start()
 
-    def _serve_one(self, slave: socket.socket) -> None:
-        with slave, contextlib.suppress(OSError):
-            self._answer(slave)
+@contextlib.contextmanager
+def answering(bytes_sent: bytes) -> Iterator[str]:
+    """The address of a program that sends these bytes after a report, and ends the connection."""
 
-    def _send_log(self, slave: socket.socket) -> None:
-        (at,) = struct.unpack(">q", slave.recv(8, socket.MSG_WAITALL))
-        slave.setblocking(False)
-        while not self.ended:
-            with contextlib.suppress(BlockingIOError):
-                data = slave.recv(1 << 16)
-                self.reports += [struct.unpack(">q", data[n : n + 8])[0] for n in range(0, len(data) // 8 * 8, 8)]
-                if not data:
-                    return
-            end = self.store.stats().log_max_offset
-            base = at - at % SMALL["segment_size"]
-            data = b""
-            if at < end:
-                file = Path(self.store.path) / "commitlog" / f"{base:020}"
-                data = file.read_bytes()[at - base : min(end - base, at - base + 5000)]
-            slave.setblocking(True)
-            slave.sendall(struct.pack(">qi", at, len(data)) + data)
-            slave.setblocking(False)
-            at += len(data)
-            if not data:
-                time.sleep(0.01)
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                slave, _ = listener.accept()
+                with slave:
+                    slave.recv(8)
+                    slave.sendall(bytes_sent)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 @pytest.fixture
@@ -110,12 +89,12 @@ def test_a_copy_is_read_while_it_follows(master: Master, tmp_path: Path) -> None
         assert follower.path == str(copy)
         with pytest.raises(mqstore.StoreTimeoutError, match="has the log up to"):
             follower.wait(end + 1, timeout=0.05)
+        until(lambda: [one.log_end for one in master.store.followers()] == [end])
     assert not follower.running
     follower.close()
     assert follower.status().state == "ended"
     with pytest.raises(mqstore.StoreClosedError):
         follower.wait(end + 1)
-    assert master.reports[-1] == end
     # Once more, from the last message on.
     end = master.append(10)
     with follow(master, copy, durable_acks=True) as follower:
@@ -186,18 +165,12 @@ def test_a_copy_can_begin_again(master: Master, tmp_path: Path) -> None:
     ids=["nothing", "http", "offset", "garbage", "large"],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, bytes_sent: bytes, reason: str) -> None:
-    def answer(slave: socket.socket) -> None:
-        slave.recv(8)
-        slave.sendall(bytes_sent)
-
-    master = Master(tmp_path / "master", answer)
-    with follow(master, tmp_path / "copy") as follower:
+    with answering(bytes_sent) as address, mqstore.follow(address, tmp_path / "copy", **SMALL) as follower:
         until(lambda: follower.status().connections >= 3 and follower.status().error is not None)
         status = follower.status()
         assert status.running
         assert reason in str(status.error)
         assert status.log_end == 0
-    master.close()
 
 
 @pytest.mark.soak

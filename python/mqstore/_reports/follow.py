@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from mqstore._reports.base import _Report
+from mqstore.types import ReplicaProtocol  # noqa: TC001 - the type of a field
 
-Protocol: TypeAlias = Literal["default", "autoswitch"]
 FollowState: TypeAlias = Literal["connecting", "comparing", "following", "ended"]
 
 
@@ -17,7 +17,7 @@ class FollowerInfo(_Report):
 
     address: str
     """Host and port from which it is connected."""
-    protocol: Protocol | None
+    protocol: ReplicaProtocol | None
     """Its protocol; None until its first bytes are here."""
     broker_id: int | None
     """Its broker id, with the protocol `"autoswitch"`."""

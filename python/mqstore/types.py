@@ -103,7 +103,7 @@ Visibility: TypeAlias = Literal["appended", "durable", "confirmed"]
 """What readers can see: see `StoreOptions.visibility`."""
 
 ReplicaProtocol: TypeAlias = Literal["default", "autoswitch"]
-"""Protocol between a master and its replicas: that of RocketMQ, or that of its controller mode. See `mqstore.follow`."""
+"""Protocol between a master and its replicas: that of RocketMQ, or of its controller mode. See `mqstore.follow`."""
 
 DledgerEnd: TypeAlias = Literal["committed", "queues", "all"]
 """Last entry that is read of the log of a broker with DLedger: see `StoreOptions.dledger_end`."""

@@ -4,8 +4,8 @@
 
 In turn: appends of 1 KiB that wait for a second copy, by one thread and by 64, and by one thread of a SYNC_MASTER of
 RocketMQ 5.5.0 with inSyncReplicas=2; then asynchronous appends without and with a copy, and how far it is behind. The
-copy is another process on the same machine, so it takes processor time from the appends. The time of RocketMQ is the one
-of its driver minus that of the same appends to an ASYNC_MASTER, so only the waits for the slave are compared. The round
+copy is another process on the same machine, so it takes processor time from the appends. The time of RocketMQ is that
+of its driver, minus that of the same appends to an ASYNC_MASTER: only the waits for the slave are compared. The round
 trip is that of 1 KiB to another process, which answers: the limit for one thread.
 """
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 
 from mqstore import _native
-from mqstore._options import StoreOptions, native_form, normalise
+from mqstore._options import StoreOptions, check_address, native_form, normalise
 from mqstore._paths import home_of
 from mqstore._reports import FollowStatus
 from mqstore._running import Running
@@ -165,9 +165,7 @@ def demote(path: StorePath, master: str, *, protocol: ReplicaProtocol = "autoswi
 def _check_address(name: str, address: object) -> None:
     if not isinstance(address, str):
         raise TypeError(f"{name} must be a str, not {type(address).__name__}")
-    host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-        raise InvalidOptionError(name, f'must be a host and a port like "10.0.0.5:10912", not {address!r}')
+    check_address(name, address)
 
 
 class Follower(Running):

@@ -159,9 +159,7 @@ class Master:
 
     def __post_init__(self) -> None:
         _convert_fields(self)
-        host, colon, port = self.listen.rpartition(":")
-        if not (host and colon and port.isdecimal() and int(port) < 65536):
-            raise InvalidOptionError("listen", f'must be a host and a port like "10.0.0.5:10912", not {self.listen!r}')
+        check_address("listen", self.listen, lowest_port=0)
         if self.min_in_sync is None:
             object.__setattr__(self, "min_in_sync", self.in_sync_replicas)
 
@@ -421,6 +419,13 @@ def shown(name: str, value: object) -> str:
     if isinstance(value, int) and types.get(name, "").startswith("Duration"):
         return f"{value / 1000:g} s"
     return repr(value)
+
+
+def check_address(name: str, address: str, *, lowest_port: int = 1) -> None:
+    """Checks that a text has the form of a host and a port."""
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and lowest_port <= int(port) < 65536):
+        raise InvalidOptionError(name, f'must be a host and a port like "10.0.0.5:10912", not {address!r}')
 
 
 def _names(kind: type[StoreOptions | BrokerOptions]) -> list[str]:

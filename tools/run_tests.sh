@@ -147,8 +147,9 @@ part_sample() {
 part_python() {
     local without="not spark and not interop"
     [ -n "$SOAK" ] || without="$without and not soak"
+    # One process more than cores, because some tests wait.
     # shellcheck disable=SC2086
-    pytest_run "$WORKERS" -m "$without" $ARGS
+    pytest_run "$((WORKERS + 1))" -m "$without" $ARGS
 }
 
 part_spark() {

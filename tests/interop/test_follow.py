@@ -18,7 +18,7 @@ from .scenarios import topic
 
 if TYPE_CHECKING:
     from .driver import JavaStore
-    from .java_rows import Spec
+    from .java_rows import JavaMessage, Spec
     from .shop import Shop
     from .tally import Tally
 
@@ -58,6 +58,12 @@ def follow(address: str, path: Path, **options: Any) -> mqstore.Follower:
     return mqstore.follow(address, path, **(GEOMETRY | options))
 
 
+def assert_same_queues(view: dict[tuple[str, int], list[JavaMessage]], store: mqstore.Store, tally: Tally) -> None:
+    """RocketMQ finds in its store what a store of ours has."""
+    for (name, queue), messages in view.items():
+        tally.messages += assert_same_messages(messages, store.read(name, queue), by_entry=True, where=name)
+
+
 def check_copy(java: JavaStore, copy: Path, tally: Tally) -> None:
     """Compare what readers of the copy find with what RocketMQ finds."""
     view = java.read().by_queue()
@@ -65,8 +71,7 @@ def check_copy(java: JavaStore, copy: Path, tally: Tally) -> None:
         assert {(name, queue) for name, queue in view if view[name, queue]} == {
             (name, queue.queue_id) for name in store.topics() for queue in store.queues(name)
         }
-        for (name, queue), messages in view.items():
-            tally.messages += assert_same_messages(messages, store.read(name, queue), by_entry=True, where=name)
+        assert_same_queues(view, store, tally)
         assert [each.body for each in store.lookup("orders", "k300")]
         with pytest.raises(mqstore.StoreReadOnlyError, match=r"is a copy of 127\.0\.0\.1:\d+, which alone can append"):
             store.append("orders", b"x")

@@ -11,11 +11,10 @@ import pytest
 
 import mqstore
 
-from .compare import assert_same_messages
 from .cutter import Cutter
 from .java_rows import body_of
 from .market import GEOMETRY, java_config
-from .test_follow import TOPICS, assert_equal_logs, batch, follow
+from .test_follow import TOPICS, assert_equal_logs, assert_same_queues, batch, follow
 
 if TYPE_CHECKING:
     from .driver import JavaSession, JavaStore
@@ -53,12 +52,6 @@ def append(store: mqstore.Store, specs: list[Spec], **options: Any) -> None:
 def create_topics(store: mqstore.Store) -> None:
     for name, settings in TOPICS.items():
         store.create_topic(name, settings["queues"])
-
-
-def assert_same_queues(java: JavaStore, store: mqstore.Store, tally: Tally) -> None:
-    """RocketMQ finds in its copy what our store has."""
-    for (name, queue), messages in java.read().by_queue().items():
-        tally.messages += assert_same_messages(messages, store.read(name, queue), by_entry=True, where=name)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +101,7 @@ def test_a_slave_of_rocketmq_is_equal_whatever_is_cut(
         java.follow_address(f"127.0.0.1:{port_of(store)}", store.stats().log_max_offset)
         append(store, batch(3 * count, 5), replicated=True)
         java.await_dispatch()
-        assert_same_queues(java, store, tally)
+        assert_same_queues(java.read().by_queue(), store, tally)
     java.close()
     assert_equal_logs(tmp_path / "store", tmp_path / "slave")
     assert mqstore.verify(tmp_path / "slave").ok
@@ -147,6 +140,6 @@ def test_masters_replace_each_other(tmp_path: Path, shop: Shop, version: str, ta
         java.follow_address(f"127.0.0.1:{port_of(store)}", store.stats().log_max_offset)
         append(store, batch(4000, 5), replicated=True)
         java.await_dispatch()
-        assert_same_queues(java, store, tally)
+        assert_same_queues(java.read().by_queue(), store, tally)
     java.close()
     assert_equal_logs(ours, java_path)

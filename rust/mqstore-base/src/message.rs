@@ -56,6 +56,13 @@ pub struct Appended {
     pub unique_id: UniqueKey,
 }
 
+impl Appended {
+    /// Returns the log offset at which the record ends.
+    pub fn log_end(&self) -> u64 {
+        self.commit_log_offset + u64::from(self.size)
+    }
+}
+
 /// The unique key of a message, made by the store or given by the caller. Two keys are equal if their text is equal.
 #[derive(Clone)]
 pub enum UniqueKey {

@@ -15,6 +15,9 @@ use crate::events::Hooks;
 /// Maximum number of threads that build queues and index.
 const MAX_DISPATCH_THREADS: u32 = 8;
 
+/// Most copies of a store, itself included.
+const MOST_COPIES: u32 = 64;
+
 /// Maximum delay of a delay level.
 const LONGEST_LEVEL_DAYS: i64 = 36_500;
 
@@ -145,11 +148,8 @@ impl Default for MasterOptions {
 }
 
 impl MasterOptions {
-    /// Most copies of a store, itself included.
-    pub const MOST_COPIES: u32 = 64;
-
     fn validate(&self) -> Result<(), StoreError> {
-        within("in_sync_replicas", self.in_sync_replicas.into(), 1, Self::MOST_COPIES.into())?;
+        within("in_sync_replicas", self.in_sync_replicas.into(), 1, MOST_COPIES.into())?;
         within("min_in_sync", self.min_in_sync.into(), 1, self.in_sync_replicas.into())?;
         if self.epoch.is_some_and(|epoch| epoch < 1) {
             let reason = "an epoch is at least 1".to_owned();

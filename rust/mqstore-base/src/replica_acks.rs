@@ -50,9 +50,14 @@ impl ReplicaAcks {
         }
     }
 
+    /// Whether an append needs no copy but its own.
+    pub fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::SeqCst)
+    }
+
     /// Waits until the covered position is at least `position`, for at most `timeout`; returns whether it is.
     pub fn wait(&self, position: u64, timeout: Duration) -> bool {
-        let is_covered = || self.covered() >= position || self.alone.load(Ordering::SeqCst);
+        let is_covered = || self.covered() >= position || self.is_alone();
         if is_covered() {
             return true;
         }

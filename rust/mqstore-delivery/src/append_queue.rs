@@ -299,7 +299,7 @@ mod tests {
             assert!(answers[at].1.as_ref().is_ok_and(|all| all.iter().all(|one| one.durable)));
         }
         let last = &answers[3].1.as_ref().unwrap()[0];
-        assert!(store.stats().unwrap().durable_offset >= last.commit_log_offset + u64::from(last.size));
+        assert!(store.stats().unwrap().durable_offset >= last.log_end());
         store.close().unwrap();
     }
 

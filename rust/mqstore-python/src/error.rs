@@ -72,6 +72,11 @@ mod classes {
 
 pub(crate) use classes::*;
 
+/// Returns a duration in the unit of Python.
+pub(crate) fn seconds(ms: u64) -> f64 {
+    std::time::Duration::from_millis(ms).as_secs_f64()
+}
+
 /// Converts a core error to a Python exception.
 pub(crate) fn to_py(error: StoreError) -> PyErr {
     match error {
@@ -111,13 +116,10 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
         StoreError::OffsetOutOfRange { topic, queue_id, offset, min_offset, max_offset } => {
             OffsetOutOfRangeError::new_err((topic, queue_id, offset, min_offset, max_offset))
         }
-        StoreError::Timeout { what, waited_ms } => {
-            StoreTimeoutError::new_err((what, std::time::Duration::from_millis(waited_ms).as_secs_f64()))
-        }
+        StoreError::Timeout { what, waited_ms } => StoreTimeoutError::new_err((what, seconds(waited_ms))),
         StoreError::NotReplicated { path, log_offset, log_end, copies, waited_ms } => {
             let what = unreplicated(&path, log_offset, log_end, copies);
-            let waited = std::time::Duration::from_millis(waited_ms).as_secs_f64();
-            StoreTimeoutError::new_err((what, waited, log_offset))
+            StoreTimeoutError::new_err((what, seconds(waited_ms), log_offset))
         }
         StoreError::Refused { reason } => RefusedError::new_err((reason,)),
         StoreError::Full { path, topic, quota, limit, used } => {

@@ -82,9 +82,7 @@ impl FollowSession {
         full_copy: bool,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let Some(protocol) = Protocol::named(protocol) else {
-            return Err(not_one_of("protocol", protocol, "\"default\" or \"autoswitch\""));
-        };
+        let protocol = protocol_named(protocol)?;
         let begin = match begin {
             "oldest" => Begin::Oldest(None),
             "last" => Begin::LastSegment,
@@ -143,6 +141,11 @@ impl FollowSession {
     }
 }
 
+fn protocol_named(name: &str) -> PyResult<Protocol> {
+    let refused = || not_one_of("protocol", name, "\"default\" or \"autoswitch\"");
+    Protocol::named(name).ok_or_else(refused)
+}
+
 fn not_one_of(option: &str, value: &str, wanted: &str) -> PyErr {
     InvalidOptionError::new_err((option.to_owned(), format!("must be {wanted}, not {value:?}")))
 }
@@ -157,9 +160,7 @@ fn promote_copy(py: Python<'_>, path: PathBuf) -> PyResult<Option<String>> {
 /// Makes the store at `path` a copy of `master`.
 #[pyfunction]
 fn demote_store(py: Python<'_>, path: PathBuf, master: String, protocol: &str) -> PyResult<()> {
-    let Some(protocol) = Protocol::named(protocol) else {
-        return Err(not_one_of("protocol", protocol, "\"default\" or \"autoswitch\""));
-    };
+    let protocol = protocol_named(protocol)?;
     detached(py, || demote(&files_at(&path), &Master { address: master, protocol }))
 }
 

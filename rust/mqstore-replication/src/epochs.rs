@@ -13,6 +13,7 @@
 
 use std::fmt::Write;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -37,13 +38,17 @@ pub struct Epoch {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpochTable(Vec<Epoch>);
 
+fn path_of(files: &StoreFiles) -> PathBuf {
+    files.root.join("epochFileCheckpoint")
+}
+
 impl EpochTable {
     /// Reads the epochs of a store; none if it has no such file.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for a damaged file; errors of the system.
     pub fn load(files: &StoreFiles) -> Result<Self, StoreError> {
-        let path = files.root.join("epochFileCheckpoint");
+        let path = path_of(files);
         match files.vfs.read_file(&path, MOST_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
             text => {
@@ -59,7 +64,7 @@ impl EpochTable {
     /// # Errors
     /// Errors of the system.
     pub fn save(&self, files: &StoreFiles) -> Result<(), StoreError> {
-        let path = files.root.join("epochFileCheckpoint");
+        let path = path_of(files);
         let staged = files.staging_for(&path).join("epochs");
         files.vfs.write_atomic(&path, &staged, self.to_text().as_bytes()).at(&path, "writing the epochs")
     }

@@ -3,21 +3,19 @@
 //! follows the rule of the docs: of at least two machines, the one with the largest epoch, and then with the longest log.
 //! What two copies had acknowledged is in the log of every later master.
 
-use std::path::PathBuf;
-
 use mqstore_base::options::MasterOptions;
-use mqstore_engine::testing::{Arc, ManualClock, OpenMode, SimVfs, Store, StoreOptions, World, plain, small};
+use mqstore_engine::testing::{Arc, ManualClock, OpenMode, SimVfs, Store, World, plain};
 use mqstore_io::Vfs;
 
-use crate::copy::{CopySetup, CopyStore, Master, demote, promote, remove_copy};
+use crate::copy::{CopySetup, CopyStore, demote, promote, remove_copy};
 use crate::epochs::EpochTable;
 use crate::log::{ReplicaError, ReplicaLog};
 use crate::master::MasterSession;
+use crate::model_tests::{Random, options, setup, world_of};
 use crate::replica::{Begin, Replica, ReplicaOptions};
 use crate::replica_set::ReplicaSet;
 use crate::wire::Protocol;
 
-const SEGMENT_BYTES: u64 = 4096;
 const MACHINES: usize = 3;
 
 /// A step of the protocol that a mutant leaves out.
@@ -35,19 +33,6 @@ enum Mutant {
 /// Returns the number of runs.
 fn seeds() -> u64 {
     if std::env::var_os("MQSTORE_SOAK").is_some() { 4000 } else { 60 }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
-fn options() -> StoreOptions {
-    StoreOptions { segment_bytes: SEGMENT_BYTES, ..small() }
 }
 
 /// What a machine does.
@@ -97,22 +82,11 @@ struct Model {
 
 impl Machine {
     fn world(&self) -> World {
-        World {
-            vfs: self.vfs.clone(),
-            clock: self.clock.clone(),
-            path: "/data/store".into(),
-            temporary_folder: None,
-        }
+        world_of(&self.vfs, &self.clock)
     }
 
     fn setup(&self) -> CopySetup {
-        CopySetup {
-            vfs: self.vfs.clone(),
-            clock: self.clock.clone(),
-            root: PathBuf::from("/data/store"),
-            options: options(),
-            master: Master { address: "master:10912".to_owned(), protocol: Protocol::AutoSwitch },
-        }
+        setup(Protocol::AutoSwitch, &self.vfs, &self.clock)
     }
 
     /// The epoch and the end of its log, as the operator sees them.
@@ -372,7 +346,7 @@ impl Model {
             replicas.reported(link.number, link.session.facts(), now_ms);
             let most = 1 + random.below(900) as usize;
             let sent = if link.is_cut {
-                Ok(false)
+                Ok(())
             } else {
                 replicas.sending(link.number, feed.end(), now_ms);
                 // Heartbeats of idle connections come now and then.

@@ -190,8 +190,7 @@ impl MasterSession {
         Ok(end)
     }
 
-    /// Appends the next frame to `out`: at most `most` bytes of the log, or a heartbeat if one is due. Returns whether
-    /// it was a part of the log.
+    /// Appends the next frame to `out`: at most `most` bytes of the log, or a heartbeat if one is due.
     ///
     /// # Errors
     /// The replica is silent, or its next segment is deleted; errors of the read.
@@ -203,16 +202,16 @@ impl MasterSession {
         most: usize,
         now_ms: i64,
         out: &mut Vec<u8>,
-    ) -> Result<bool, MasterError> {
+    ) -> Result<(), MasterError> {
         if now_ms.saturating_sub(self.heard_ms) >= SILENCE_MS {
             return Err(MasterError::Replica(format!("it reported nothing for {} s", SILENCE_MS / 1000)));
         }
-        let (Some(next), Some(protocol)) = (self.next, self.facts.protocol) else { return Ok(false) };
+        let (Some(next), Some(protocol)) = (self.next, self.facts.protocol) else { return Ok(()) };
         let (epoch, next_epoch) = epochs.at(next);
         let end = log.end().min(next_epoch.unwrap_or(u64::MAX));
         let is_due = now_ms.saturating_sub(self.sent_ms) >= HEARTBEAT_MS || self.has_news(confirmed);
         if next >= end && !is_due {
-            return Ok(false);
+            return Ok(());
         }
         let (begin, header_bytes) = (out.len(), protocol.transfer_header_bytes());
         out.resize(begin + header_bytes + most.min(usize::try_from(end - next.min(end)).unwrap_or(most)), 0);
@@ -229,7 +228,7 @@ impl MasterSession {
             *place = byte;
         }
         (self.next, self.sent_ms, self.told_confirmed) = (Some(next + count as u64), now_ms, confirmed);
-        Ok(count > 0)
+        Ok(())
     }
 
     /// Returns the bytes of a log that ends at `log_end` that were not sent.

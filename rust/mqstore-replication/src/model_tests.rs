@@ -18,7 +18,7 @@ use crate::master::{MasterError, MasterSession};
 use crate::replica::{Begin, Replica, ReplicaOptions};
 use crate::wire::Protocol;
 
-const SEGMENT_BYTES: u64 = 4096;
+pub(crate) const SEGMENT_BYTES: u64 = 4096;
 /// Most bytes of one frame.
 const MOST_BYTES: u64 = 700;
 
@@ -28,16 +28,16 @@ fn seeds() -> u64 {
 }
 
 /// A small generator: the same seed gives the same choices.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 }
 
-fn options() -> StoreOptions {
+pub(crate) fn options() -> StoreOptions {
     StoreOptions { segment_bytes: SEGMENT_BYTES, ..small() }
 }
 
@@ -132,8 +132,7 @@ impl Session {
         let idle_ms = if random.below(8) == 0 { 5000 } else { 0 };
         let most = 1 + random.below(MOST_BYTES) as usize;
         let confirmed = feed.end();
-        self.own.next_frame(&feed, &master.epochs, confirmed, most, now_ms + idle_ms, &mut self.out)?;
-        Ok(())
+        self.own.next_frame(&feed, &master.epochs, confirmed, most, now_ms + idle_ms, &mut self.out)
     }
 
     /// The end that the replica has acknowledged.
@@ -227,7 +226,13 @@ impl Side {
     }
 }
 
-fn setup(protocol: Protocol, vfs: &Arc<SimVfs>, clock: &Arc<ManualClock>) -> CopySetup {
+/// The store of a machine.
+pub(crate) fn world_of(vfs: &Arc<SimVfs>, clock: &Arc<ManualClock>) -> World {
+    World { vfs: vfs.clone(), clock: clock.clone(), path: "/data/store".into(), temporary_folder: None }
+}
+
+/// How to open the copy on a machine.
+pub(crate) fn setup(protocol: Protocol, vfs: &Arc<SimVfs>, clock: &Arc<ManualClock>) -> CopySetup {
     CopySetup {
         vfs: vfs.clone(),
         clock: clock.clone(),
@@ -278,12 +283,7 @@ fn run(protocol: Protocol, seed: u64) {
     side.check(&master);
     // A store of its own, with everything.
     side.copy.close().unwrap();
-    let world = World {
-        vfs: side.vfs.clone(),
-        clock: side.clock.clone(),
-        path: "/data/store".into(),
-        temporary_folder: None,
-    };
+    let world = world_of(&side.vfs, &side.clock);
     promote(&world.files()).unwrap().unwrap();
     let store = world.open(OpenMode::ReadWrite, &options()).unwrap();
     store.append(&plain("orders", b"own")).unwrap();

@@ -134,16 +134,6 @@ impl ReplicaSet {
         self.members.remove(&number);
     }
 
-    /// Number of connections.
-    pub fn len(&self) -> usize {
-        self.members.len()
-    }
-
-    /// Whether there is no connection.
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-
     /// Something is sent to a replica now, while the log ends at `log_end`.
     pub fn sending(&mut self, number: u64, log_end: u64, now_ms: i64) {
         if let Some(member) = self.members.get_mut(&number) {

@@ -107,7 +107,7 @@ pub(crate) fn wake(mut address: SocketAddr) {
         let loopback = if address.is_ipv4() { "127.0.0.1" } else { "::1" };
         address.set_ip(loopback.parse().unwrap_or_else(|_| address.ip()));
     }
-    // If nothing listens any more, nobody waits.
+    // If nothing listens any more, no thread waits.
     let _ = TcpStream::connect_timeout(&address, CONNECT);
 }
 

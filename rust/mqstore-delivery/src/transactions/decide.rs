@@ -175,8 +175,9 @@ impl Transactions {
         }
         let mut appended = store.system_appends().append_marked(&messages, AppendMarks::Together(&marks))?;
         if let (Some(op), Some(last)) = (appended.first(), appended.last()) {
-            let end = last.commit_log_offset + u64::from(last.size);
-            self.inner.state.lock().known.record_decision(halves.iter().copied(), op.queue_offset, end);
+            let mut state = self.inner.state.lock();
+            state.known.record_decision(halves.iter().copied(), op.queue_offset, last.log_end());
+            drop(state);
             appended.remove(0);
         }
         Ok(appended)

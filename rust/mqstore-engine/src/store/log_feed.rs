@@ -73,15 +73,22 @@ impl LogFeed {
         Ok(count)
     }
 
-    /// Shows readers the log up to `covered`, a record border, if they see confirmed records only.
+    /// Returns the log offset up to which readers may see the log.
+    pub fn confirmed(&self) -> u64 {
+        self.end().min(self.0.engine.dispatcher.limit())
+    }
+
+    /// Shows readers the log up to `covered`, a record border, if they see confirmed records only. Returns whether that
+    /// is more than before.
     ///
     /// # Errors
     /// None, unless readers see more already.
-    pub fn confirm(&self, covered: u64) -> Result<(), StoreError> {
-        if !self.hides_unconfirmed() || covered <= self.0.engine.dispatcher.limit() {
-            return Ok(());
+    pub fn confirm(&self, covered: u64) -> Result<bool, StoreError> {
+        let is_more = self.hides_unconfirmed() && covered > self.0.engine.dispatcher.limit();
+        if is_more {
+            self.0.engine.set_visible_limit(covered)?;
         }
-        self.0.engine.set_visible_limit(covered)
+        Ok(is_more)
     }
 
     /// Keeps the segments that the replica `name` does not have, from log offset `end` on, from a deletion by age for

@@ -76,5 +76,5 @@ impl Engine {
 }
 
 fn end_of(appended: &[Appended]) -> u64 {
-    appended.last().map_or(0, |last| last.commit_log_offset + u64::from(last.size))
+    appended.last().map_or(0, Appended::log_end)
 }

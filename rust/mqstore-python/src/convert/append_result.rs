@@ -26,8 +26,7 @@ impl AppendResult {
 
     /// Returns the begin and the end of the record.
     pub(crate) fn place(&self) -> (u64, u64) {
-        let begin = self.appended.commit_log_offset;
-        (begin, begin + u64::from(self.appended.size))
+        (self.appended.commit_log_offset, self.appended.log_end())
     }
 
     fn same(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {

@@ -5,6 +5,8 @@ use mqstore::replication::wire::Protocol;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::error::seconds;
+
 /// Adds the figures of `StoreStats` about replicas.
 pub(crate) fn add_figures(found: &Bound<'_, PyDict>, status: &MasterStatus) -> PyResult<()> {
     let in_sync = status.replicas.iter().filter(|replica| replica.in_sync).count();
@@ -25,7 +27,6 @@ pub(crate) fn follower_dicts<'py>(
 }
 
 fn follower_dict<'py>(py: Python<'py>, replica: &ReplicaStatus) -> PyResult<Bound<'py, PyDict>> {
-    let seconds = |ms: u64| std::time::Duration::from_millis(ms).as_secs_f64();
     let found = PyDict::new(py);
     found.set_item("address", &replica.address)?;
     found.set_item("protocol", replica.protocol.map(Protocol::name))?;

@@ -99,7 +99,7 @@ impl Link {
         let mut out = Vec::new();
         while !self.is_over() {
             let has_more =
-                || self.is_over() || self.session.lock().has_more(state.feed.end(), state.confirmed());
+                || self.is_over() || self.session.lock().has_more(state.feed.end(), state.feed.confirmed());
             let is_much = || {
                 self.is_over() || self.session.lock().backlog(state.feed.end()) >= (FRAME_BYTES / 4) as u64
             };
@@ -110,7 +110,7 @@ impl Link {
             let sent = session.next_frame(
                 &state.feed,
                 &state.epochs,
-                state.confirmed(),
+                state.feed.confirmed(),
                 FRAME_BYTES,
                 now_ms(),
                 &mut out,

@@ -20,12 +20,7 @@ pub(super) struct State {
     pub(super) feed: LogFeed,
     pub(super) epochs: EpochTable,
     replicas: Mutex<ReplicaSet>,
-    /// Log offset up to which replicas may show the log to their readers.
-    confirmed: AtomicU64,
-    /// Whether an append needs no copy but its own.
-    is_alone: AtomicBool,
     timeout_ms: i64,
-    hides: bool,
     connections: AtomicU64,
     /// Raised for the thread that looks.
     rests: EventCount,
@@ -43,11 +38,8 @@ impl State {
         let end = feed.end();
         Self {
             replicas: Mutex::new(ReplicaSet::new(options, end)),
-            hides: feed.hides_unconfirmed(),
             feed,
             epochs,
-            confirmed: AtomicU64::new(end),
-            is_alone: AtomicBool::new(false),
             timeout_ms: i64::try_from(options.replica_timeout_ms).unwrap_or(i64::MAX),
             connections: AtomicU64::new(0),
             rests: EventCount::new(),
@@ -98,24 +90,16 @@ impl State {
         let (end, now_ms) = (self.feed.end(), now_ms());
         let is_alone = replicas.needed(end, now_ms) <= 1;
         let covered = replicas.cover(end, now_ms);
-        let confirmed = if self.hides { replicas.confirmed() } else { end };
         // In the lock, so that no thread with an older state comes later.
-        let is_new = self.confirmed.fetch_max(confirmed, Ordering::SeqCst) < confirmed;
-        if is_new && let Err(error) = self.feed.confirm(confirmed) {
-            self.note(format!("readers do not see what the replicas have: {error}"));
-        }
-        self.is_alone.store(is_alone, Ordering::SeqCst);
+        let confirmed = self.feed.confirm(replicas.confirmed());
         drop(replicas);
         self.feed.acks().set_alone(is_alone);
         self.feed.acks().raise(covered);
-        if is_new && self.hides {
-            self.feed.acks().wake_senders();
+        match confirmed {
+            Ok(true) => self.feed.acks().wake_senders(),
+            Ok(false) => {}
+            Err(error) => self.note(format!("readers do not see what the replicas have: {error}")),
         }
-    }
-
-    /// Returns the log offset up to which replicas may show the log.
-    pub(super) fn confirmed(&self) -> u64 {
-        if self.hides { self.confirmed.load(Ordering::SeqCst) } else { self.feed.end() }
     }
 
     /// Waits until there is something to send, for at most `longest`. If it is little and no append waits for its copies,
@@ -128,8 +112,8 @@ impl State {
     /// Rests between two looks. Without replicas in sync, only these looks show readers what was appended; otherwise an
     /// append need not wake this thread.
     pub(super) fn rest(&self, longest: Duration) {
-        if self.hides && self.is_alone.load(Ordering::SeqCst) {
-            let is_due = || self.feed.end() > self.confirmed.load(Ordering::SeqCst);
+        if self.feed.hides_unconfirmed() && self.feed.acks().is_alone() {
+            let is_due = || self.feed.end() > self.feed.confirmed();
             self.wait_to_send(longest, is_due, || false);
         } else {
             self.rests.wait_until(Some(longest), || self.has_ended());

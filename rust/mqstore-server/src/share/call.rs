@@ -230,17 +230,14 @@ impl Call {
             (Local::Decided, Request::Transaction(_, TransactionVerb::End { .. })) => {
                 Ok(Some(Response::Committed(Vec::new())))
             }
-            (_, Request::Processes) => match self.inner.place(longest)? {
+            (_, Request::Processes | Request::Replication) => match self.inner.place(longest)? {
                 Some((Place::Here(owner), _)) => Ok(Some({
                     let core = owner.service().core();
-                    Response::Processes(core.pid(), core.clients())
+                    match request {
+                        Request::Replication => Response::Replication(core.replication()),
+                        _ => Response::Processes(core.pid(), core.clients()),
+                    }
                 })),
-                _ => Ok(None),
-            },
-            (_, Request::Replication) => match self.inner.place(longest)? {
-                Some((Place::Here(owner), _)) => {
-                    Ok(Some(Response::Replication(owner.service().core().replication())))
-                }
                 _ => Ok(None),
             },
             _ => verbs::on_store(store, &request, again).map(Some),

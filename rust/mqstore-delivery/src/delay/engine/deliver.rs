@@ -182,7 +182,7 @@ impl DelayEngine {
 
     fn track_log_end(&mut self, done: &[Appended]) {
         for one in done {
-            self.queue.note_log_end(one.commit_log_offset + u64::from(one.size));
+            self.queue.note_log_end(one.log_end());
         }
     }
 }

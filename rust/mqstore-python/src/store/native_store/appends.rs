@@ -99,8 +99,7 @@ impl NativeStore {
         let verbs = self.verbs()?;
         let appended = delivered(py, || verbs.append_many(&stored))?;
         if let (true, Some(first), Some(last)) = (replicated, appended.first(), appended.last()) {
-            let end = last.commit_log_offset + u64::from(last.size);
-            self.wait_for_copies(py, (first.commit_log_offset, end))?;
+            self.wait_for_copies(py, (first.commit_log_offset, last.log_end()))?;
         }
         AppendResults::of(&topic, self.host, appended)
     }

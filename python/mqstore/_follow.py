@@ -36,6 +36,9 @@ _STEP_MS = 200
 _LOOK = 0.01
 """Seconds between two looks of `Follower.wait`."""
 
+_QUIET = 0.2
+"""Seconds without a byte after which a master that does not tell its end has sent everything."""
+
 _OWN = ("durability", "visibility", "replication", "replicated", "compaction_interval", "on_event", "before_delete")
 """Options of a store that has appends of its own, or functions of its program."""
 
@@ -50,8 +53,8 @@ def follow(
     durable_acks: bool = False,
     full_copy: bool = False,
     metadata_interval: Duration = 10.0,
-    broker_id: int = 1 << 20,
-    learner: bool = True,
+    broker_id: int | None = None,
+    learner: bool | None = None,
     options: StoreOptions | None = None,
     **overrides: Unpack[StoreOptionsDict],
 ) -> Follower:
@@ -69,18 +72,20 @@ def follow(
         metadata: host and port of the broker (10911 by default), for topics, groups, offsets of groups and the progress
             of delay levels, and for the size of its segments and the begin of its log. Without it, the copy has only
             the log.
-        protocol: what the master speaks, which the connection does not show: `"default"`, or `"autoswitch"` for a
-            broker in controller mode.
+        protocol: what the master speaks, which the connection does not show: `"default"`, `"autoswitch"` for a broker
+            in controller mode, or `"mqstore"` for a store of yours: then this copy is its standby, and gets its
+            metadata and the size of its segments, too.
         begin: where an empty copy begins: with the `"oldest"` segment of the master, or with its `"last"` one.
         durable_acks: whether the master gets an acknowledgement only after the copy has synced: a master that waits for
             its slaves (`SYNC_MASTER`) then has each message on two disks. False acknowledges as RocketMQ does, with the
-            message in the page cache.
+            message in the page cache, unless a store of yours asks for more (`Master.durable_acks`).
         full_copy: whether to remove the copy and copy everything again. A directory that is no copy is refused.
         metadata_interval: seconds between two looks at the tables of the broker, at least 0.1; 10 by default. After a
             look that failed it is at least a minute.
-        broker_id: the id of this copy for a master in controller mode, other than those of its brokers.
-        learner: only for the protocol `"autoswitch"`: whether the master leaves this copy out of those that its appends
-            wait for. A standby of a store of yours needs False.
+        broker_id: the id of this copy for a master that asks for it, other than those of its other replicas. None, the
+            default, is a number that the copy keeps, and that no other one has.
+        learner: whether the master leaves this copy out of those that its appends wait for; not with the protocol
+            `"default"`, which has no such copies. None is True for `"autoswitch"`, and False for `"mqstore"`.
         options: options of the copy. `retention` and `retention_bytes` remove its old segments, whatever the master
             removes. `segment_size` must be that of the master (`mappedFileSizeCommitLog`); with `metadata`, it is.
         overrides: single options by name; they replace those in `options`.
@@ -101,7 +106,7 @@ def follow(
     pause = duration_of("metadata_interval", metadata_interval)
     if pause < 0.1:
         raise InvalidOptionError("metadata_interval", f"must be at least 0.1 seconds, not {metadata_interval!r}")
-    if not 0 <= broker_id < 1 << 63:
+    if broker_id is not None and not 0 <= broker_id < 1 << 63:
         raise InvalidOptionError("broker_id", f"must be a number from 0 to 2^63 - 1, not {broker_id!r}")
     home = home_of(path, "follow a master there")
     chosen, plain = normalise(options, overrides), StoreOptions()
@@ -117,19 +122,20 @@ def follow(
         metadata_interval_ms=math.ceil(pause * 1000),
         begin=begin,
         broker_id=broker_id,
-        learner=learner,
+        learner=protocol != "mqstore" if learner is None else learner,
         durable_acks=durable_acks,
         full_copy=full_copy,
         options=native_form(chosen),
     )
-    return Follower(session, master, home)
+    return Follower(session, master, home, end_is_known=protocol != "default" or metadata is not None)
 
 
 def promote(path: StorePath) -> str | None:
     """Makes a copy of a master a store of its own, which can be opened for writing. It must not be followed now.
 
-    The log ends with the last whole message that the copy got. Make sure that the old master does not continue: its
-    later messages are not in this store.
+    The log ends with the last whole message that the copy got. A standby (protocol `"mqstore"`) then has the metadata of
+    its master: topics, groups, and the state of work queues. Make sure that the old master does not continue: its later
+    messages are not in this store.
 
     Args:
         path: directory of the copy.
@@ -139,11 +145,12 @@ def promote(path: StorePath) -> str | None:
 
     Raises:
         StoreLockedError: a follower or another program has it open.
+        CorruptionError: the metadata of the master are damaged; nothing was changed.
     """
     return _native.promote_copy(home_of(path, "promote it"))
 
 
-def demote(path: StorePath, master: str, *, protocol: ReplicaProtocol = "autoswitch") -> None:
+def demote(path: StorePath, master: str, *, protocol: ReplicaProtocol = "mqstore") -> None:
     """Makes a former master a copy of the new one, which `follow` continues. It must not be open for writing now.
 
     The next follower compares the epochs of both logs. It removes the messages that the new master does not have, keeps
@@ -152,7 +159,8 @@ def demote(path: StorePath, master: str, *, protocol: ReplicaProtocol = "autoswi
     Args:
         path: directory of the former master: a store that was open with the option `replication`.
         master: host and port of the new master.
-        protocol: the protocol of the new master. Only `"autoswitch"` sends epochs.
+        protocol: the protocol of the new master: `"mqstore"`, or `"autoswitch"` for a broker in controller mode. The
+            other one sends no epochs.
 
     Raises:
         StoreLockedError: a program has it open for writing.
@@ -171,9 +179,9 @@ def _check_address(name: str, address: object) -> None:
 class Follower(Running):
     """A copy that follows a master, from `mqstore.follow`."""
 
-    def __init__(self, session: _native.FollowSession, master: str, path: str) -> None:
+    def __init__(self, session: _native.FollowSession, master: str, path: str, *, end_is_known: bool) -> None:
         """Starts the thread. Programs call `mqstore.follow` instead."""
-        self._session, self._master, self._path = session, master, path
+        self._session, self._master, self._path, self._end_is_known = session, master, path, end_is_known
         self._ended = threading.Event()
         self._error: Exception | None = None
         self._pid = os.getpid()
@@ -190,19 +198,27 @@ class Follower(Running):
 
     def status(self) -> FollowStatus:
         """Returns how far the copy is. It waits for nothing."""
+        return self._look()[0]
+
+    def _look(self) -> tuple[FollowStatus, float]:
+        """Returns the status, and the seconds since the end of the copy last moved."""
         self._check_process()
         found = self._session.status()
-        lag_ms = found.pop("lag_ms")
-        return FollowStatus(
+        lag_ms, quiet_ms = found.pop("lag_ms"), found.pop("quiet_ms")
+        status = FollowStatus(
             master=self._master,
             lag_bytes=found["master_end"] - found["log_end"],
             lag_seconds=lag_ms / 1000,
             running=self.running,
             **found,
         )
+        return status, quiet_ms / 1000
 
     def wait(self, offset: int | None = None, timeout: Duration | None = None) -> FollowStatus:
         """Waits until the copy has the log up to `offset`, or without it, everything that the master has.
+
+        A master of the protocol `"default"` does not tell its end. Without `offset` and without `metadata`, the wait then
+        ends when it has sent nothing for 0.2 seconds.
 
         Args:
             offset: a log offset of the master, for example `log_end` of its last message.
@@ -220,8 +236,13 @@ class Follower(Running):
         limit = math.inf if timeout is None else seconds_of("timeout", timeout)
         started = time.monotonic()
         while True:
-            status = self.status()
-            is_there = status.lag_bytes == 0 and status.lag_seconds < 1 if offset is None else status.log_end >= offset
+            status, quiet_seconds = self._look()
+            if offset is not None:
+                is_there = status.log_end >= offset
+            elif self._end_is_known:
+                is_there = status.lag_bytes == 0 and status.lag_seconds < 1
+            else:
+                is_there = quiet_seconds >= _QUIET
             # Only then the copy is known to be one of this master.
             if is_there and status.state == "following":
                 return status

@@ -124,7 +124,7 @@ class Master:
     """How a store serves its replicas: slaves of RocketMQ, and copies of `mqstore.follow`.
 
     Pass it to `mqstore.open` as `replication=`. The store listens until it is closed, and serves both protocols of
-    RocketMQ at one port. Nothing there is encrypted, and no password is asked for: use a private network.
+    RocketMQ and that of a standby at one port. Nothing there is encrypted, and no password is asked for: use a private network.
     """
 
     listen: str
@@ -151,6 +151,13 @@ class Master:
     lag_limit: Duration = 15.0
     """Time after which a replica that has not caught up is not in sync any more: 0.1 s to 1 h. It is again when it has
     caught up. RocketMQ: `haMaxTimeSlaveNotCatchup` (ms)."""
+
+    durable_acks: bool = False
+    """Whether a standby (`mqstore.follow` with the protocol `"mqstore"`) acknowledges only what is on its disk, and not
+    what is in its page cache. Slaves of RocketMQ cannot be asked."""
+
+    metadata_interval: Duration = 1.0
+    """Time between two copies of the metadata for standbys: 0.1 s to 1 h. A copy that takes long makes it longer."""
 
     replica_timeout: Duration = 86_400.0
     """How long the retention by age keeps the segments that a replica does not have, since it last got further: a day

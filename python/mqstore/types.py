@@ -102,8 +102,9 @@ ignores groups."""
 Visibility: TypeAlias = Literal["appended", "durable", "confirmed"]
 """What readers can see: see `StoreOptions.visibility`."""
 
-ReplicaProtocol: TypeAlias = Literal["default", "autoswitch"]
-"""Protocol between a master and its replicas: that of RocketMQ, or of its controller mode. See `mqstore.follow`."""
+ReplicaProtocol: TypeAlias = Literal["default", "autoswitch", "mqstore"]
+"""Protocol between a master and its replicas: that of RocketMQ, of its controller mode, or that of a store of yours and
+its standby. See `mqstore.follow`."""
 
 DledgerEnd: TypeAlias = Literal["committed", "queues", "all"]
 """Last entry that is read of the log of a broker with DLedger: see `StoreOptions.dledger_end`."""

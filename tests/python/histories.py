@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import mqstore
-from conftest import open_deleted_files
+from conftest import open_deleted_files, until
 from mqstore.testing import ManualClock
 from mqstore.testing import open as open_for_test
 
@@ -94,10 +94,11 @@ class History:
             self.create(topic, queues)
         self.store.create_topic("prices", queues=1, attributes={"cleanup.policy": "COMPACTION"})
 
-    def opened(self, mode: Any = "rw") -> mqstore.Store:
+    def opened(self, mode: Any = "rw", **options: Any) -> mqstore.Store:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", mqstore.StoreWarning)
-            return open_for_test(self.home, mode, clock=self.clock, commit_log_paths=self.folders, **OPTIONS)
+            options |= {"clock": self.clock, "commit_log_paths": self.folders, **OPTIONS}
+            return open_for_test(self.home, mode, **options)
 
     def create(self, topic: str, queues: int) -> None:
         self.store.create_topic(topic, queues=queues)
@@ -313,6 +314,22 @@ class History:
         name.unlink()
         shutil.rmtree(other)
 
+    def fail_over(self) -> None:
+        """The standby of the store takes its place."""
+        self.store.close()
+        standby = self.home.with_name("standby")
+        master = mqstore.Master(listen="127.0.0.1:0", metadata_interval=0.1)
+        self.store = self.opened(replication=master)
+        with mqstore.follow(str(self.store.replication_address()), standby, protocol="mqstore") as follower:
+            until(lambda: follower.status().metadata_end == self.store.stats().log_max_offset)
+        self.store.close()
+        assert mqstore.promote(standby) is not None
+        shutil.rmtree(self.home)
+        standby.rename(self.home)
+        # It has no compaction files, so it still has what a compaction had removed.
+        self.model.removed.clear()
+        self.store = self.opened()
+
     VERBS: tuple[tuple[str, int], ...] = (
         ("append", 8),
         ("delay", 6),
@@ -338,6 +355,7 @@ class History:
         ("lose_delay_positions", 1),
         ("add_a_twin", 1),
         ("move_to_another_store", 1),
+        ("fail_over", 2),
     )
 
     def run(self, steps: int, verbs: tuple[tuple[str, int], ...] = VERBS) -> None:

@@ -33,6 +33,11 @@ class Master:
         """Appends messages, and returns the end of the log."""
         first = self.store.stats().appends
         self.store.append_many(topic, [b"message %d " % (first + n) * 40 for n in range(count)])
+        return self.end
+
+    @property
+    def end(self) -> int:
+        """The end of the log."""
         return self.store.stats().log_max_offset
 
     def close(self) -> None:
@@ -79,7 +84,8 @@ def test_a_copy_is_read_while_it_follows(master: Master, tmp_path: Path) -> None
     copy = tmp_path / "copy"
     master.append(300)
     with follow(master, copy) as follower:
-        status = follower.wait(timeout=30)
+        assert follower.wait(timeout=30).state == "following"
+        status = follower.wait(master.end, timeout=30)
         assert (status.state, status.lag_bytes, status.error, status.running) == ("following", 0, None, True)
         assert bodies(copy) == bodies(master.store.path)
         end = master.append(300, "prices")
@@ -108,7 +114,7 @@ def test_nobody_else_changes_a_copy(master: Master, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     master.append(10)
     with follow(master, copy) as follower:
-        follower.wait(timeout=30)
+        follower.wait(master.end, timeout=30)
         with pytest.raises(mqstore.StoreLockedError):
             follow(master, copy)
         with pytest.raises(mqstore.StoreLockedError):
@@ -144,11 +150,11 @@ def test_a_copy_can_begin_again(master: Master, tmp_path: Path) -> None:
         follow(master, store, full_copy=True)
     assert bodies(store) == [b"mine"]
     with follow(master, copy) as follower:
-        follower.wait(timeout=30)
+        follower.wait(master.end, timeout=30)
     other = Master(tmp_path / "other")
     other.append(5)
     with follow(other, copy, full_copy=True) as follower:
-        follower.wait(timeout=30)
+        follower.wait(other.end, timeout=30)
         assert bodies(copy) == bodies(other.store.path)
     other.close()
 
@@ -184,7 +190,7 @@ def test_a_copy_deletes_by_its_own_limits(master: Master, tmp_path: Path) -> Non
             follower.wait(end, timeout=30)
         until(lambda: len(list((copy / "commitlog").iterdir())) <= 5)
     with follow(master, copy) as follower:
-        follower.wait(timeout=30)
+        follower.wait(master.end, timeout=30)
         assert bodies(master.store.path)[-10:] == bodies(copy)[-10:]
         with mqstore.open(copy) as store:
             assert store.stats().log_min_offset > 0
@@ -272,7 +278,7 @@ def test_other_places(tmp_path: Path) -> None:
 def test_a_child_does_not_use_it(master: Master, tmp_path: Path) -> None:
     master.append(10)
     with follow(master, tmp_path / "copy") as follower:
-        follower.wait(timeout=30)
+        follower.wait(master.end, timeout=30)
         child = os.fork()
         if child == 0:
             try:

@@ -20,7 +20,7 @@ class FollowerInfo(_Report):
     protocol: ReplicaProtocol | None
     """Its protocol; None until its first bytes are here."""
     broker_id: int | None
-    """Its broker id, with the protocol `"autoswitch"`."""
+    """Its broker id, with the protocol `"autoswitch"`; the number of the copy, with `"mqstore"`."""
     learner: bool
     """Whether it never counts as one of the copies that an append waits for."""
     log_end: int
@@ -47,8 +47,9 @@ class FollowStatus(_Report):
     log_end: int
     """Log offset up to which the copy has the log: whole messages only."""
     master_end: int
-    """End of the master's log, as far as the master has told it: at least `log_end`. With `metadata`, the broker tells
-    it at each look; otherwise it is known while the copy is behind."""
+    """End of the master's log, as far as the master has told it: at least `log_end`. A store of
+    yours always tells it with the protocol `"mqstore"`, and the broker at `metadata` at each look; otherwise it is
+    known while the copy is behind."""
     lag_bytes: int
     """Bytes of the master's log that the copy does not have, as far as they are known."""
     lag_seconds: float
@@ -56,10 +57,10 @@ class FollowStatus(_Report):
     connections: int
     """Connections so far."""
     epoch: int | None
-    """The last epoch, with the protocol `"autoswitch"`."""
+    """The last epoch; None with the protocol `"default"`."""
     metadata_end: int | None
-    """Log offset up to which the copy has topics, groups and offsets; None without `metadata`, and before the first
-    look."""
+    """Log offset up to which the copy has topics, groups and offsets, from the broker at `metadata` or with the
+    protocol `"mqstore"`; None before the first ones."""
     metadata_error: str | None
     """Why the last look at the tables of the broker failed, if it did."""
     error: str | None

@@ -16,7 +16,7 @@ class FollowSession:
         metadata: str | None,
         metadata_interval_ms: int,
         begin: str,
-        broker_id: int,
+        broker_id: int | None,
         learner: bool,
         durable_acks: bool,
         full_copy: bool,
@@ -27,12 +27,12 @@ class FollowSession:
         Args:
             master: host and port of the master's HA service.
             path: directory of the copy.
-            protocol: "default" or "autoswitch".
+            protocol: "default", "autoswitch" or "mqstore".
             metadata: host and port of the broker, for its tables.
             metadata_interval_ms: time between two looks at them.
             begin: where an empty copy begins, "oldest" or "last".
-            broker_id: the id of this replica, for a master in controller mode.
-            learner: whether no append of a master in controller mode waits for this replica.
+            broker_id: the id of this replica, for a master that asks for it; None takes the number of the copy.
+            learner: whether no append of the master waits for this replica.
             durable_acks: whether the end is reported after a sync only.
             full_copy: whether an earlier copy is removed first.
             options: options of the store, in their native form.

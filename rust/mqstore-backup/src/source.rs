@@ -12,7 +12,7 @@ use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
-use mqstore_inspect::{SideFiles, refuse_other_kinds};
+use mqstore_inspect::{SideFiles, files_below, refuse_other_kinds};
 use mqstore_io::{Access, FileKind, Vfs, VfsFile};
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 
@@ -149,18 +149,15 @@ impl Side {
             }
         };
         copy_batch_queues(store, &side.staged)?;
-        side.find("", staging)?;
+        side.files = files_below(&side.staged, staging)?;
         Ok(side)
     }
 
     /// Adds the last files of the queues that have no record in the log any more. They keep the next offset.
     pub(crate) fn add_ends_of_queues(&mut self, store: &Store) -> Result<(), StoreError> {
         copy_ends_of_queues(store, &self.staged)?;
-        let folder = self.staged.root.join(QUEUES);
-        if self.staged.vfs.stat(&folder).is_err() {
-            return Ok(());
-        }
-        self.find(&format!("{QUEUES}/"), &folder)
+        self.files.extend(files_below(&self.staged, &self.staged.root.join(QUEUES))?);
+        Ok(())
     }
 
     /// Opens a copied file.
@@ -168,25 +165,6 @@ impl Side {
         let file = self.staged.vfs.open(path, Access::Read).at(path, COPYING)?;
         let bytes = file.len().at(path, COPYING)?;
         Ok(OpenFile { file, path: path.to_path_buf(), bytes })
-    }
-
-    /// Finds the copied files below a folder.
-    fn find(&mut self, prefix: &str, folder: &Path) -> Result<(), StoreError> {
-        let vfs = Arc::clone(&self.staged.vfs);
-        for entry in vfs.list(folder).at(folder, COPYING)? {
-            let path = folder.join(&entry.name);
-            let Some(name) = entry.name.to_str() else {
-                let reason = "the name is not text, so it cannot be backed up; rename it";
-                return Err(StoreError::Unsupported { path, reason: reason.into() });
-            };
-            let name = format!("{prefix}{name}");
-            if entry.stat.kind == FileKind::Directory {
-                self.find(&format!("{name}/"), &path)?;
-            } else {
-                self.files.insert(name, path);
-            }
-        }
-        Ok(())
     }
 }
 

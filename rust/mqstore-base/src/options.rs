@@ -128,6 +128,11 @@ pub struct MasterOptions {
     /// Milliseconds after which a replica that has not caught up leaves the replicas in sync. Default 15,000, 100 to
     /// 3,600,000. `haMaxTimeSlaveNotCatchup`.
     pub lag_limit_ms: u64,
+    /// Whether a standby of ours acknowledges only what is on its disk. Default false. RocketMQ has no such option.
+    pub durable_acks: bool,
+    /// Milliseconds between two copies of the metadata for standbys of ours. Default 1,000, 100 to 3,600,000. RocketMQ
+    /// has no such option.
+    pub metadata_interval_ms: u64,
     /// Milliseconds that a replica keeps the segments that it does not have from a deletion by age, since it last got
     /// further. Default 86,400,000 (a day), at most 2^53. RocketMQ has no such option.
     pub replica_timeout_ms: u64,
@@ -142,6 +147,8 @@ impl Default for MasterOptions {
             epoch: None,
             ack_timeout_ms: 3_000,
             lag_limit_ms: 15_000,
+            durable_acks: false,
+            metadata_interval_ms: 1_000,
             replica_timeout_ms: 86_400_000,
         }
     }
@@ -157,6 +164,7 @@ impl MasterOptions {
         }
         within("ack_timeout", self.ack_timeout_ms, 1, 3_600_000)?;
         within("lag_limit", self.lag_limit_ms, 100, 3_600_000)?;
+        within("metadata_interval", self.metadata_interval_ms, 100, 3_600_000)?;
         within("replica_timeout", self.replica_timeout_ms, 0, 1 << 53)
     }
 }
@@ -381,12 +389,15 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
+    /// The lengths that a segment can have.
+    pub const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4096..=(1 << 31) - 1;
+
     /// Checks every bound.
     ///
     /// # Errors
     /// [`StoreError::InvalidOption`] with the first option outside its bounds.
     pub fn validate(&self) -> Result<(), StoreError> {
-        within("segment_size", self.segment_bytes, 4096, (1 << 31) - 1)?;
+        within("segment_size", self.segment_bytes, *Self::SEGMENT_BYTES.start(), *Self::SEGMENT_BYTES.end())?;
         within("queue_file_entries", self.queue_file_entries.into(), 1, 50_000_000)?;
         within("index_slots", self.index_slots.into(), 1, 400_000_000)?;
         within("index_entries", self.index_entries.into(), 2, 80_000_000)?;

@@ -41,7 +41,7 @@ pub use raft_info::{RaftInfo, RaftTerm};
 pub use rebuild::rebuild;
 pub use repair::{RepairReport, RepairTarget, repair};
 pub use restored_log::{RestoredLog, empty_folder};
-pub use side_files::{CopiedLog, SideFiles, refuse_other_kinds};
+pub use side_files::{CopiedLog, SideFiles, files_below, refuse_other_kinds};
 pub use snapshot::{SnapshotReport, snapshot};
 pub use tiered::TieredInfo;
 pub use verify::verify;

@@ -8,6 +8,7 @@
 //!
 //! Across threads: the store can be in use. Across a crash: the caller publishes the copy.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mqstore_format::RecordView;
@@ -180,6 +181,34 @@ impl SideFiles<'_> {
             outcome => outcome,
         }
     }
+}
+
+/// Returns the files of a copy below one of its folders, by their path below the root; none if the folder is missing.
+///
+/// # Errors
+/// [`StoreError::Unsupported`] for a name that is no text; errors of the system.
+pub fn files_below(copy: &StoreFiles, folder: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
+    let (mut found, mut open) = (BTreeMap::new(), vec![folder.to_path_buf()]);
+    while let Some(folder) = open.pop() {
+        let entries = match copy.vfs.list(&folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            entries => entries.at(&folder, "listing copied files")?,
+        };
+        for entry in entries {
+            let path = folder.join(&entry.name);
+            if entry.stat.kind == FileKind::Directory {
+                open.push(path);
+                continue;
+            }
+            let relative = path.strip_prefix(&copy.root).unwrap_or(&path);
+            let Some(name) = relative.to_str().map(str::to_owned) else {
+                let reason = "the name is not text, so it cannot be copied; rename it";
+                return Err(StoreError::Unsupported { path, reason: reason.into() });
+            };
+            found.insert(name, path);
+        }
+    }
+    Ok(found)
 }
 
 /// The log of a copy, from which its other files are built.

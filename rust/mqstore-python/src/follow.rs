@@ -53,12 +53,12 @@ impl FollowSession {
     /// Args:
     ///     master: host and port of the master's HA service.
     ///     path: directory of the copy.
-    ///     protocol: "default" or "autoswitch".
+    ///     protocol: "default", "autoswitch" or "mqstore".
     ///     metadata: host and port of the broker, for its tables.
     ///     metadata_interval_ms: time between two looks at them.
     ///     begin: where an empty copy begins, "oldest" or "last".
-    ///     broker_id: the id of this replica, for a master in controller mode.
-    ///     learner: whether no append of a master in controller mode waits for this replica.
+    ///     broker_id: the id of this replica, for a master that asks for it; None takes the number of the copy.
+    ///     learner: whether no append of the master waits for this replica.
     ///     durable_acks: whether the end is reported after a sync only.
     ///     full_copy: whether an earlier copy is removed first.
     ///     options: options of the store, in their native form.
@@ -76,7 +76,7 @@ impl FollowSession {
         metadata: Option<String>,
         metadata_interval_ms: u64,
         begin: &str,
-        broker_id: u64,
+        broker_id: Option<u64>,
         learner: bool,
         durable_acks: bool,
         full_copy: bool,
@@ -127,6 +127,7 @@ impl FollowSession {
         found.set_item("master_end", status.progress.master_end)?;
         found.set_item("epoch", status.progress.epoch)?;
         found.set_item("lag_ms", status.lag_ms)?;
+        found.set_item("quiet_ms", status.quiet_ms)?;
         found.set_item("connections", status.connections)?;
         found.set_item("error", status.error)?;
         found.set_item("metadata_end", status.metadata_end)?;
@@ -142,7 +143,7 @@ impl FollowSession {
 }
 
 fn protocol_named(name: &str) -> PyResult<Protocol> {
-    let refused = || not_one_of("protocol", name, "\"default\" or \"autoswitch\"");
+    let refused = || not_one_of("protocol", name, "\"default\", \"autoswitch\" or \"mqstore\"");
     Protocol::named(name).ok_or_else(refused)
 }
 

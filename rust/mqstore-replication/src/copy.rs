@@ -1,7 +1,7 @@
 //! The store that is a copy of a master's log.
 //!
 //! ```text
-//! mqstore/follow    {"master": "10.0.0.5:10912", "protocol": "default"}
+//! mqstore/follow    {"master": "10.0.0.5:10912", "protocol": "default", "copy": 1234}
 //! ```
 //!
 //! The copy is a store that is open for writing, so it has the lock, the live page, dispatch and retention of one; only
@@ -25,6 +25,7 @@ use mqstore_log::recovery::{ProgressReporter, last_whole_record, truncate_after}
 
 use crate::epochs::EpochTable;
 use crate::log::{LogState, ReplicaLog};
+use crate::standby::{self, StandbyMetadata};
 use crate::wire::Protocol;
 
 /// Maximum bytes of `mqstore/follow`.
@@ -42,14 +43,15 @@ pub struct Master {
 }
 
 impl Master {
-    fn to_json(&self) -> String {
-        serde_json::json!({"master": self.address, "protocol": self.protocol.name()}).to_string()
+    fn to_json(&self, copy: Option<u64>) -> String {
+        serde_json::json!({"master": self.address, "protocol": self.protocol.name(), "copy": copy}).to_string()
     }
 
-    fn parse(text: &[u8]) -> Option<Self> {
+    fn parse(text: &[u8]) -> Option<(Self, Option<u64>)> {
         let value: serde_json::Value = serde_json::from_slice(text).ok()?;
         let protocol = Protocol::named(value.get("protocol")?.as_str()?)?;
-        Some(Self { address: value.get("master")?.as_str()?.to_owned(), protocol })
+        let address = value.get("master")?.as_str()?.to_owned();
+        Some((Self { address, protocol }, value.get("copy").and_then(serde_json::Value::as_u64)))
     }
 
     /// Returns the master that the store in the directory `root` follows, if that is known.
@@ -63,6 +65,11 @@ impl Master {
     /// # Errors
     /// [`StoreError::Corrupt`] for a damaged file; errors of the system.
     pub fn of(files: &StoreFiles) -> Result<Option<Self>, StoreError> {
+        Ok(Self::with_copy(files)?.map(|(master, _)| master))
+    }
+
+    /// Returns also the number of the copy, if it has one.
+    fn with_copy(files: &StoreFiles) -> Result<Option<(Self, Option<u64>)>, StoreError> {
         let path = mark_path(files);
         let text = match files.vfs.read_file(&path, MOST_BYTES) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -79,8 +86,8 @@ fn mark_path(files: &StoreFiles) -> PathBuf {
     files.side().join("follow")
 }
 
-fn mark(files: &StoreFiles, master: &Master) -> Result<(), StoreError> {
-    let (path, text) = (mark_path(files), master.to_json());
+fn mark(files: &StoreFiles, master: &Master, copy: Option<u64>) -> Result<(), StoreError> {
+    let (path, text) = (mark_path(files), master.to_json(copy));
     let staged = files.staging_for(&path).join("follow");
     files.vfs.write_atomic(&path, &staged, text.as_bytes()).at(&path, FOLLOWING)
 }
@@ -101,17 +108,23 @@ pub fn demote(files: &StoreFiles, master: &Master) -> Result<(), StoreError> {
         return Err(StoreError::Refused { reason });
     }
     files.ensure_folder(&files.side())?;
-    mark(files, master)
+    standby::forget(files)?;
+    mark(files, master, None)
 }
 
-/// Makes a copy a store of its own: it can be opened for writing. Returns its former master; `None` if it has none.
+/// Makes a copy a store of its own: it can be opened for writing, and has the metadata of its master, if the protocol
+/// has them. Returns its former master; `None` if it has none.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while it is followed; errors of the system.
+/// [`StoreError::Locked`] while it is followed; [`StoreError::Corrupt`] for damaged metadata; errors of the system.
 pub fn promote(files: &StoreFiles) -> Result<Option<Master>, StoreError> {
     let _lock = take_lock(files)?;
     let master = Master::of(files)?;
     if master.is_some() {
+        if let Some(metadata) = StandbyMetadata::load(files)? {
+            metadata.place(files)?;
+            standby::forget(files)?;
+        }
         let path = mark_path(files);
         files.vfs.remove_file(&path).at(&path, "promoting a copy")?;
         files.vfs.sync_dir(&files.side()).at(&path, "promoting a copy")?;
@@ -183,7 +196,9 @@ pub struct CopyStore {
     end: u64,
     /// Log offset and length of the last record.
     last: Option<(u64, u32)>,
-    /// Whether `mqstore/follow` names this master.
+    /// The number of the copy.
+    id: u64,
+    /// Whether `mqstore/follow` names this master and this number.
     is_marked: bool,
     /// Notes that [`Self::take_notes`] has not returned yet, and how many of the store it has.
     notes: Vec<String>,
@@ -197,15 +212,18 @@ impl CopyStore {
     /// Those of an open for writing.
     pub fn open(setup: CopySetup) -> Result<Self, StoreError> {
         let files = setup.files();
-        let known = Master::of(&files)?;
-        let is_marked = known.as_ref() == Some(&setup.master);
+        let known = Master::with_copy(&files)?;
+        let known_id = known.as_ref().and_then(|(_, id)| *id);
+        let is_marked = known_id.is_some() && known.as_ref().is_some_and(|(known, _)| *known == setup.master);
+        // A broker id is a positive number.
+        let id = known_id.unwrap_or_else(|| files.vfs.environment().random_seed >> 1);
         let mut notes = Vec::new();
-        if let Some(known) = known.filter(|known| known.address != setup.master.address) {
+        if let Some((known, _)) = known.filter(|(known, _)| known.address != setup.master.address) {
             let (root, old, new) = (setup.root.display(), known.address, &setup.master.address);
             notes.push(format!("{root}: followed {old} before, and follows {new} now"));
         }
         let store = open(&setup)?;
-        let mut copy = Self { setup, files, store, end: 0, last: None, is_marked, notes, notes_taken: 0 };
+        let mut copy = Self { setup, files, store, end: 0, last: None, id, is_marked, notes, notes_taken: 0 };
         copy.opened()?;
         Ok(copy)
     }
@@ -247,7 +265,7 @@ impl CopyStore {
         self.last = is_there.then_some((mark.last_offset, mark.last_size));
         // An open ends with a sync of the log, which the mark names.
         self.end = mark.position;
-        if self.setup.master.protocol == Protocol::AutoSwitch {
+        if self.setup.master.protocol.has_epochs() {
             self.store.set_confirm_offset(Some(self.end))?;
         }
         Ok(())
@@ -256,7 +274,7 @@ impl CopyStore {
     /// Marks the store as a copy, before it gets the first byte of a master.
     fn mark(&mut self) -> Result<(), StoreError> {
         if !self.is_marked {
-            mark(&self.files, &self.setup.master)?;
+            mark(&self.files, &self.setup.master, Some(self.id))?;
             self.is_marked = true;
         }
         Ok(())
@@ -268,6 +286,15 @@ impl CopyStore {
         self.store = open(&self.setup)?;
         self.opened()
     }
+}
+
+fn change_mark(
+    files: &StoreFiles,
+    change: impl FnOnce(DurableMark) -> DurableMark,
+) -> Result<(), StoreError> {
+    let marks = DurableMarkFile::new(files);
+    let Some(old) = marks.try_load()? else { return Ok(()) };
+    marks.store(&DurableMark { sequence: old.sequence + 1, clean: false, ..change(old) }, true)
 }
 
 fn open(setup: &CopySetup) -> Result<Store, StoreError> {
@@ -289,13 +316,14 @@ impl ReplicaLog for CopyStore {
         };
         let epochs = match self.setup.master.protocol {
             Protocol::Default => EpochTable::default(),
-            Protocol::AutoSwitch => EpochTable::load(&self.files)?,
+            Protocol::AutoSwitch | Protocol::Own => EpochTable::load(&self.files)?,
         };
         Ok(LogState {
             is_empty: list.segments().is_empty(),
             start: list.min_offset(),
             end: self.end,
             segment_bytes: list.segment_bytes().unwrap_or(self.setup.options.segment_bytes),
+            copy_id: self.id,
             last,
             epochs,
         })
@@ -314,14 +342,23 @@ impl ReplicaLog for CopyStore {
         file.sync_all().at(&path, FOLLOWING)?;
         self.files.vfs.sync_dir(&folder).at(&folder, FOLLOWING)?;
         // The old mark says that the log ends at 0.
-        let marks = DurableMarkFile::new(&self.files);
-        if let Some(mark) = marks.try_load()? {
-            marks.store(
-                &DurableMark { sequence: mark.sequence + 1, clean: false, position: base, ..mark },
-                true,
-            )?;
-        }
+        change_mark(&self.files, |old| DurableMark { position: base, ..old })?;
         self.reopen()
+    }
+
+    fn use_segments(&mut self, segment_bytes: u64) -> Result<(), StoreError> {
+        self.store.close()?;
+        self.setup.options.segment_bytes = segment_bytes;
+        // The mark keeps the length for a store without a segment.
+        change_mark(&self.files, |old| DurableMark { segment_bytes, ..old })?;
+        self.reopen()
+    }
+
+    fn keep_metadata(&mut self, metadata: &StandbyMetadata) -> Result<(), StoreError> {
+        self.mark()?;
+        metadata.topics().apply_topics(&self.store)?;
+        self.sync()?;
+        metadata.keep(&self.files)
     }
 
     fn append(&mut self, position: u64, part: CopiedPart<'_>) -> Result<u64, StoreError> {
@@ -344,6 +381,7 @@ impl ReplicaLog for CopyStore {
             return Err(StoreError::Refused { reason });
         }
         self.store.close()?;
+        standby::forget_after(&self.files, end)?;
         let notes = cut(&self.files, &self.setup.clock, end)?;
         self.notes.extend(notes);
         self.reopen()

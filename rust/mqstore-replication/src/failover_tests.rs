@@ -1,19 +1,22 @@
 //! A random model of three machines: a master and two replicas, which acknowledge its records, and an operator who
 //! replaces the master. Connections are cut and delayed at any byte, processes are killed and power is lost. The operator
 //! follows the rule of the docs: of at least two machines, the one with the largest epoch, and then with the longest log.
-//! What two copies had acknowledged is in the log of every later master.
+//! What two copies had acknowledged is in the log of every later master. A standby of ours has the metadata that it kept,
+//! and never without the log that they name.
 
 use mqstore_base::options::MasterOptions;
 use mqstore_engine::testing::{Arc, ManualClock, OpenMode, SimVfs, Store, World, plain};
 use mqstore_io::Vfs;
+use mqstore_meta::OffsetChange;
 
-use crate::copy::{CopySetup, CopyStore, demote, promote, remove_copy};
+use crate::copy::{CopySetup, CopyStore, Master, demote, promote, remove_copy};
 use crate::epochs::EpochTable;
 use crate::log::{ReplicaError, ReplicaLog};
-use crate::master::MasterSession;
+use crate::master::{MasterSession, Sent};
 use crate::model_tests::{Random, options, setup, world_of};
 use crate::replica::{Begin, Replica, ReplicaOptions};
 use crate::replica_set::ReplicaSet;
+use crate::standby::{NewestMetadata, StandbyMetadata};
 use crate::wire::Protocol;
 
 const MACHINES: usize = 3;
@@ -38,7 +41,13 @@ fn seeds() -> u64 {
 /// What a machine does.
 enum Role {
     Down,
-    Master { store: Store, epochs: EpochTable, replicas: ReplicaSet, links: Vec<MasterLink> },
+    Master {
+        store: Store,
+        epochs: EpochTable,
+        replicas: ReplicaSet,
+        links: Vec<MasterLink>,
+        metadata: Option<NewestMetadata>,
+    },
     Replica { copy: Box<CopyStore>, link: Option<ReplicaLink> },
 }
 
@@ -65,6 +74,8 @@ struct Machine {
 }
 
 struct Model {
+    protocol: Protocol,
+    seed: u64,
     machines: Vec<Machine>,
     random: Random,
     mutant: Mutant,
@@ -78,6 +89,10 @@ struct Model {
     acknowledged: Vec<(u64, Vec<u8>)>,
     /// Records of the current master that are not acknowledged yet: end, log offset and body.
     waiting: Vec<(u64, u64, Vec<u8>)>,
+    /// What masters have sent, and the offset of a group in it.
+    metadata: Vec<(Arc<StandbyMetadata>, Option<i64>)>,
+    /// How many promotions had metadata.
+    placed: u64,
 }
 
 impl Machine {
@@ -85,8 +100,8 @@ impl Machine {
         world_of(&self.vfs, &self.clock)
     }
 
-    fn setup(&self) -> CopySetup {
-        setup(Protocol::AutoSwitch, &self.vfs, &self.clock)
+    fn setup(&self, protocol: Protocol) -> CopySetup {
+        setup(protocol, &self.vfs, &self.clock)
     }
 
     /// The epoch and the end of its log, as the operator sees them.
@@ -105,13 +120,15 @@ impl Machine {
 }
 
 impl Model {
-    fn new(seed: u64, mutant: Mutant) -> Self {
+    fn new(protocol: Protocol, seed: u64, mutant: Mutant) -> Self {
         let machine = || {
             let (_, vfs, clock) = World::simulated();
             Machine { vfs, clock, role: Role::Down }
         };
         let machines = (0..MACHINES).map(|_| machine()).collect();
         let mut model = Self {
+            protocol,
+            seed,
             machines,
             random: Random(seed),
             mutant,
@@ -122,6 +139,8 @@ impl Model {
             appended: 0,
             acknowledged: Vec::new(),
             waiting: Vec::new(),
+            metadata: Vec::new(),
+            placed: 0,
         };
         model.make_master(0);
         (1..MACHINES).for_each(|at| model.make_replica(at));
@@ -137,10 +156,17 @@ impl Model {
         let machine = &mut self.machines[at];
         machine.role = Role::Down;
         let world = machine.world();
+        let mut kept = None;
         if world.vfs.stat(&world.path).is_ok() {
+            kept = StandbyMetadata::load(&world.files()).unwrap();
             promote(&world.files()).unwrap();
         }
         let store = world.open(OpenMode::Create, &options()).unwrap();
+        if let Some(kept) = kept {
+            self.placed += 1;
+            let (_, offset) = self.metadata.iter().find(|(sent, _)| **sent == kept).unwrap();
+            assert_eq!(offset_of(&store), *offset, "the metadata that the standby kept");
+        }
         let feed = store.log_feed().unwrap();
         let (first, end) = feed.bounds();
         let mut epochs = EpochTable::load(&world.files()).unwrap();
@@ -153,7 +179,7 @@ impl Model {
         let settings =
             MasterOptions { in_sync_replicas: copies, min_in_sync: copies, ..MasterOptions::default() };
         let replicas = ReplicaSet::new(&settings, end);
-        machine.role = Role::Master { store, epochs, replicas, links: Vec::new() };
+        machine.role = Role::Master { store, epochs, replicas, links: Vec::new(), metadata: None };
         self.waiting.clear();
         self.check_acknowledged(at);
     }
@@ -161,12 +187,14 @@ impl Model {
     fn make_replica(&mut self, at: usize) {
         let machine = &mut self.machines[at];
         machine.role = Role::Down;
-        let files = machine.setup().files();
-        let is_store = machine.vfs.stat(&files.root).is_ok();
+        let setup = machine.setup(self.protocol);
+        let files = setup.files();
+        let is_store = machine.vfs.stat(&files.root).is_ok() && Master::of(&files).unwrap().is_none();
         if is_store && !EpochTable::load(&files).unwrap().epochs().is_empty() {
-            demote(&files, &machine.setup().master).unwrap();
+            demote(&files, &setup.master).unwrap();
         }
-        let copy = Box::new(CopyStore::open(machine.setup()).unwrap());
+        let copy = Box::new(CopyStore::open(setup).unwrap());
+        check_kept(&copy);
         machine.role = Role::Replica { copy, link: None };
     }
 
@@ -178,7 +206,7 @@ impl Model {
         assert!(self.epoch_of_first != begin, "both logs have a common begin");
         copy.close().unwrap();
         machine.role = Role::Down;
-        remove_copy(&machine.setup().files()).unwrap();
+        remove_copy(&machine.setup(self.protocol).files()).unwrap();
         self.make_replica(at);
     }
 
@@ -200,6 +228,28 @@ impl Model {
         let appended = store.append(&plain("orders", &body)).unwrap();
         let end = appended.commit_log_offset + u64::from(appended.size);
         self.waiting.push((end, appended.commit_log_offset, body));
+    }
+
+    /// A group of the master has consumed everything so far.
+    fn commit(&mut self) {
+        let Some(at) = self.master() else { return };
+        let Role::Master { store, .. } = &self.machines[at].role else { return };
+        let Ok((_, end)) = store.bounds("orders", 0) else { return };
+        let meta = store.meta().unwrap();
+        let queue = meta.queue_key("billing", "orders", 0).unwrap();
+        meta.commit(&[OffsetChange { queue, offset: end }]).unwrap();
+    }
+
+    /// The master copies its metadata for standbys.
+    fn capture(&mut self) {
+        let Some(at) = self.master() else { return };
+        let Role::Master { store, metadata, .. } = &mut self.machines[at].role else { return };
+        let known = metadata.as_ref().map(|known| Arc::clone(&known.metadata));
+        let new = NewestMetadata::of(store, metadata.take()).unwrap();
+        if known.is_none_or(|known| !Arc::ptr_eq(&known, &new.metadata)) {
+            self.metadata.push((Arc::clone(&new.metadata), offset_of(store)));
+        }
+        *metadata = Some(new);
     }
 
     /// Takes the machine down: a kill, or a loss of power.
@@ -264,15 +314,16 @@ impl Model {
         let (number, now_ms) = (self.next_link, self.now_ms);
         let Role::Replica { copy, link } = &mut self.machines[at].role else { return };
         let options = ReplicaOptions {
-            protocol: Protocol::AutoSwitch,
-            broker_id: at as u64,
+            protocol: self.protocol,
+            // Simulated disks have the same random numbers, and so the same number of the copy.
+            broker_id: Some(at as u64),
             is_learner: false,
             begin: Begin::Oldest(None),
         };
         *link = Some(ReplicaLink { number, replica: Replica::new(options, &**copy, now_ms).unwrap() });
         let Role::Master { links, replicas, .. } = &mut self.machines[master].role else { return };
         replicas.connect(number, format!("replica-{at}"), now_ms);
-        let session = MasterSession::new(now_ms);
+        let session = MasterSession::new(false, now_ms);
         let (input, output) = (Vec::new(), Vec::new());
         links.push(MasterLink { number, session, input, output, is_cut: false });
     }
@@ -319,6 +370,13 @@ impl Model {
             Err(ReplicaError::Diverged { .. }) => return self.copy_again(at),
             outcome => outcome.unwrap(),
         }
+        if self.random.below(20) == 0 {
+            // Power could be lost here. Whatever is kept has its log.
+            let image = Arc::new(self.machines[at].vfs.crash(self.random.below(1 << 40)).unwrap());
+            let setup = setup(self.protocol, &image, &self.machines[at].clock);
+            check_kept(&CopyStore::open(setup).unwrap());
+        }
+        let Role::Replica { copy, link: Some(link) } = &mut self.machines[at].role else { return };
         if !early {
             copy.sync().unwrap();
         }
@@ -334,7 +392,10 @@ impl Model {
     /// The master takes what has arrived on all connections, also on old ones, and sends more.
     fn serve(&mut self, master: usize) {
         let now_ms = self.now_ms;
-        let Role::Master { store, epochs, replicas, links } = &mut self.machines[master].role else { return };
+        let Role::Master { store, epochs, replicas, links, metadata } = &mut self.machines[master].role
+        else {
+            return;
+        };
         // Its own copy counts after a sync, too.
         store.flush().unwrap();
         let feed = store.log_feed().unwrap();
@@ -351,7 +412,8 @@ impl Model {
                 replicas.sending(link.number, feed.end(), now_ms);
                 // Heartbeats of idle connections come now and then.
                 let later_ms = if random.below(6) == 0 { 5000 } else { 0 };
-                link.session.next_frame(&feed, epochs, feed.end(), most, now_ms + later_ms, &mut link.output)
+                let sent = Sent { log: &feed, epochs, confirmed: feed.end(), metadata: metadata.as_ref() };
+                link.session.next_frame(&sent, most, now_ms + later_ms, &mut link.output)
             };
             let is_over = taken.is_err() || sent.is_err() || (link.is_cut && link.input.is_empty());
             if is_over {
@@ -365,7 +427,7 @@ impl Model {
     }
 
     fn step(&mut self) {
-        match self.random.below(60) {
+        match self.random.below(65) {
             0..=11 => self.append(),
             12..=52 => {
                 let (at, most) =
@@ -390,6 +452,8 @@ impl Model {
                 self.make_master(at);
             }
             56 => self.fail_over(),
+            57 => self.commit(),
+            58..=61 => self.capture(),
             _ => {
                 let down: Vec<_> =
                     (0..MACHINES).filter(|at| matches!(self.machines[*at].role, Role::Down)).collect();
@@ -411,32 +475,60 @@ impl Model {
                 self.make_replica(at);
             }
         }
+        self.commit();
+        self.capture();
         let master = self.master().unwrap();
         let end = self.machines[master].rank().1;
+        let protocol = self.protocol;
+        let is_settled = |machine: &Machine| {
+            let metadata_end = match &machine.role {
+                Role::Replica { link: Some(link), .. } => link.replica.progress().metadata_end,
+                _ => Some(end),
+            };
+            machine.rank().1 == end && (protocol == Protocol::AutoSwitch || metadata_end == Some(end))
+        };
         for _ in 0..4000 {
             (0..MACHINES).for_each(|at| self.exchange(at, usize::MAX));
-            if self.machines.iter().all(|machine| machine.rank().1 == end) && self.waiting.is_empty() {
+            if self.machines.iter().all(is_settled) && self.waiting.is_empty() {
                 return self.check_acknowledged(master);
             }
         }
         let ranks: Vec<_> = self.machines.iter().map(Machine::rank).collect();
-        panic!("the logs end at {ranks:?}, and {} records wait", self.waiting.len());
+        panic!("seed {}: the logs end at {ranks:?}, and {} records wait", self.seed, self.waiting.len());
     }
 }
 
-fn run(seed: u64, mutant: Mutant) -> u64 {
-    let mut model = Model::new(seed, mutant);
+/// The offset of the group in the metadata of a store.
+fn offset_of(store: &Store) -> Option<i64> {
+    let meta = store.meta().unwrap();
+    meta.offset(meta.queue_key("billing", "orders", 0).unwrap())
+}
+
+/// The log of a copy has everything that the kept metadata name.
+fn check_kept(copy: &CopyStore) {
+    let (files, state) = (copy.store().files(), copy.state().unwrap());
+    let kept = StandbyMetadata::load(files).unwrap().map_or(0, |kept| kept.log_end());
+    assert!(kept <= state.end, "metadata of {kept}, log up to {}", state.end);
+}
+
+/// Returns the number of acknowledged records, and of promotions with metadata.
+fn run(protocol: Protocol, seed: u64, mutant: Mutant) -> (u64, u64) {
+    let mut model = Model::new(protocol, seed, mutant);
     for _ in 0..250 {
         model.step();
     }
     model.settle();
-    model.acknowledged.len() as u64
+    (model.acknowledged.len() as u64, model.placed)
 }
 
 #[test]
 fn nothing_that_two_copies_had_is_lost() {
-    let acknowledged: u64 = (0..seeds()).map(|seed| run(seed, Mutant::None)).sum();
-    assert!(acknowledged > 10 * seeds(), "{acknowledged}");
+    for protocol in [Protocol::AutoSwitch, Protocol::Own] {
+        let runs = (0..seeds()).map(|seed| run(protocol, seed, Mutant::None));
+        let (acknowledged, placed) = runs.fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1));
+        assert!(acknowledged > 10 * seeds(), "{acknowledged}");
+        assert!(protocol == Protocol::AutoSwitch || placed > seeds() / 4, "{placed}");
+    }
 }
 
 #[test]
@@ -446,7 +538,7 @@ fn each_step_is_needed() {
     let mutants = [Mutant::EarlyReports, Mutant::OneCopyLess, Mutant::NoEpoch];
     let missed: Vec<_> = mutants
         .into_iter()
-        .filter(|mutant| !(0..400).any(|seed| std::panic::catch_unwind(|| run(seed, *mutant)).is_err()))
+        .filter(|mutant| !(0..400).any(|seed| std::panic::catch_unwind(|| run(Protocol::AutoSwitch, seed, *mutant)).is_err()))
         .collect();
     std::panic::set_hook(before);
     assert_eq!(missed, []);

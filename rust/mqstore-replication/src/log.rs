@@ -4,6 +4,7 @@ use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::CopiedPart;
 
 use crate::epochs::EpochTable;
+use crate::standby::StandbyMetadata;
 
 /// The log of a copy.
 pub trait ReplicaLog {
@@ -37,6 +38,18 @@ pub trait ReplicaLog {
     /// Those of a write.
     fn save_epochs(&mut self, epochs: &EpochTable) -> Result<(), StoreError>;
 
+    /// Gives an empty log the length of the master's segments.
+    ///
+    /// # Errors
+    /// Those of an open.
+    fn use_segments(&mut self, segment_bytes: u64) -> Result<(), StoreError>;
+
+    /// Keeps metadata whose log is there, and makes this log durable up to their log offset first.
+    ///
+    /// # Errors
+    /// Those of a sync and of a write.
+    fn keep_metadata(&mut self, metadata: &StandbyMetadata) -> Result<(), StoreError>;
+
     /// Shows readers the log up to `offset`.
     ///
     /// # Errors
@@ -55,6 +68,8 @@ pub struct LogState {
     pub end: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// A number that no other copy has.
+    pub copy_id: u64,
     /// The last record, if there is one: its log offset and its bytes.
     pub last: Option<(u64, Vec<u8>)>,
     /// The epochs, for the protocol that has them.

@@ -3,6 +3,7 @@
 //! ```text
 //! default      first report ─────────────────────────────► bodies of the log, heartbeats
 //! autoswitch   handshake ─► end and epochs ─► first report ─► bodies of the log, heartbeats
+//! mqstore      handshake ─► end and epochs ─► first report ─► bodies of the log, metadata, heartbeats
 //! ```
 //!
 //! The first bytes tell the protocol, so one port serves both. The first report is the place from which the replica
@@ -11,11 +12,14 @@
 //!
 //! Source: `DefaultHAConnection`, `AutoSwitchHAConnection`.
 
+use std::sync::Arc;
+
 use mqstore_base::error::StoreError;
 use mqstore_engine::LogFeed;
 
 use crate::epochs::{Epoch, EpochTable};
-use crate::wire::{self, Protocol, Request};
+use crate::standby::{NewestMetadata, StandbyMetadata};
+use crate::wire::{self, MasterTerms, Protocol, Request, Transfer};
 
 /// Maximum time between two frames: a replica closes a connection that is silent for 20 seconds.
 const HEARTBEAT_MS: i64 = 5_000;
@@ -50,9 +54,41 @@ pub struct ReplicaFacts {
     pub acked: Option<u64>,
 }
 
+/// What a master sends now.
+#[derive(Clone, Copy)]
+pub struct Sent<'a> {
+    /// The log.
+    pub log: &'a LogFeed,
+    /// Its epochs.
+    pub epochs: &'a EpochTable,
+    /// The log offset up to which readers may see it.
+    pub confirmed: u64,
+    /// The newest metadata, for a standby.
+    pub metadata: Option<&'a NewestMetadata>,
+}
+
+/// Metadata of which a standby has a part.
+#[derive(Debug)]
+struct SentMetadata {
+    metadata: Arc<StandbyMetadata>,
+    /// Sent bytes.
+    at: usize,
+    /// The log offset at which the standby knows them to be those of the master.
+    told: u64,
+}
+
+impl SentMetadata {
+    fn is_complete(&self) -> bool {
+        self.at == self.metadata.bytes().len()
+    }
+}
+
 /// One connection to a replica. See the header of this module.
 #[derive(Debug)]
 pub struct MasterSession {
+    asks_durable_acks: bool,
+    /// The last metadata that the standby gets, or got.
+    metadata: Option<SentMetadata>,
     facts: ReplicaFacts,
     input: Vec<u8>,
     is_greeted: bool,
@@ -66,9 +102,11 @@ pub struct MasterSession {
 }
 
 impl MasterSession {
-    /// Begins a connection.
-    pub fn new(now_ms: i64) -> Self {
+    /// Begins a connection. `asks_durable_acks` asks a standby to sync before it acknowledges.
+    pub fn new(asks_durable_acks: bool, now_ms: i64) -> Self {
         Self {
+            asks_durable_acks,
+            metadata: None,
             facts: ReplicaFacts::default(),
             input: Vec::new(),
             is_greeted: false,
@@ -114,7 +152,11 @@ impl MasterSession {
                     if !std::mem::replace(&mut self.is_greeted, true) {
                         self.only_last_file = only_last_file;
                         (self.facts.is_learner, self.facts.broker_id) = (is_learner, Some(broker_id));
-                        wire::answer(log.end(), epochs.epochs(), out);
+                        let terms = MasterTerms {
+                            segment_bytes: log.segment_bytes(),
+                            wants_durable_acks: self.asks_durable_acks,
+                        };
+                        protocol.answer(log.end(), epochs.epochs(), terms, out);
                         self.sent_ms = now_ms;
                     }
                 }
@@ -135,7 +177,7 @@ impl MasterSession {
         log: &LogFeed,
         epochs: &EpochTable,
     ) -> Result<(), MasterError> {
-        if protocol == Protocol::AutoSwitch && !self.is_greeted {
+        if protocol.has_epochs() && !self.is_greeted {
             return Err(MasterError::Replica("it reported before its handshake".to_owned()));
         }
         let Some(next) = self.next else {
@@ -143,7 +185,7 @@ impl MasterSession {
             (self.next, self.facts.begin) = (Some(begin), Some(begin));
             // The epochs of both logs were compared, so this is no mere claim. Only a report of something that was sent
             // is one in the other protocol.
-            if protocol == Protocol::AutoSwitch && end > 0 {
+            if protocol.has_epochs() && end > 0 {
                 self.facts.acked = Some(end);
             }
             return Ok(());
@@ -184,21 +226,20 @@ impl MasterSession {
                 "it wants the log from {end} on, but the segments before {first} are deleted; copy the log again there"
             )));
         }
-        if protocol == Protocol::AutoSwitch && epochs.at(end).0.is_none() {
+        if protocol.has_epochs() && epochs.at(end).0.is_none() {
             return Err(MasterError::Replica(format!("no epoch of this log contains its end at {end}")));
         }
         Ok(end)
     }
 
-    /// Appends the next frame to `out`: at most `most` bytes of the log, or a heartbeat if one is due.
+    /// Appends the next frames to `out`: at most `most` bytes of the log, or a heartbeat if one is due, and for a standby
+    /// as many bytes of metadata.
     ///
     /// # Errors
     /// The replica is silent, or its next segment is deleted; errors of the read.
     pub fn next_frame(
         &mut self,
-        log: &LogFeed,
-        epochs: &EpochTable,
-        confirmed: u64,
+        sent: &Sent<'_>,
         most: usize,
         now_ms: i64,
         out: &mut Vec<u8>,
@@ -207,28 +248,63 @@ impl MasterSession {
             return Err(MasterError::Replica(format!("it reported nothing for {} s", SILENCE_MS / 1000)));
         }
         let (Some(next), Some(protocol)) = (self.next, self.facts.protocol) else { return Ok(()) };
-        let (epoch, next_epoch) = epochs.at(next);
-        let end = log.end().min(next_epoch.unwrap_or(u64::MAX));
+        let (log, confirmed) = (sent.log, sent.confirmed);
+        let (epoch, next_epoch) = sent.epochs.at(next);
+        let log_end = log.end();
+        let end = log_end.min(next_epoch.unwrap_or(u64::MAX));
         let is_due = now_ms.saturating_sub(self.sent_ms) >= HEARTBEAT_MS || self.has_news(confirmed);
-        if next >= end && !is_due {
-            return Ok(());
+        if next < end || is_due {
+            let (begin, header_bytes) = (out.len(), protocol.transfer_header_bytes());
+            out.resize(
+                begin + header_bytes + most.min(usize::try_from(end - next.min(end)).unwrap_or(most)),
+                0,
+            );
+            let body = out.get_mut(begin + header_bytes..).unwrap_or_default();
+            let count = if next < end { log.read(next, end, body)? } else { 0 };
+            if next < end && count == 0 {
+                let reason = "the next segment was deleted before it was sent; copy the log again there";
+                return Err(MasterError::Replica(reason.to_owned()));
+            }
+            out.truncate(begin + header_bytes + count);
+            let epoch = epoch.unwrap_or(Epoch { number: 0, start: 0 });
+            let transfer = Transfer { offset: next, epoch, confirmed, log_end };
+            let header = protocol.transfer_header(count as u32, &transfer);
+            for (place, byte) in out.iter_mut().skip(begin).zip(header) {
+                *place = byte;
+            }
+            (self.next, self.sent_ms, self.told_confirmed) = (Some(next + count as u64), now_ms, confirmed);
         }
-        let (begin, header_bytes) = (out.len(), protocol.transfer_header_bytes());
-        out.resize(begin + header_bytes + most.min(usize::try_from(end - next.min(end)).unwrap_or(most)), 0);
-        let body = out.get_mut(begin + header_bytes..).unwrap_or_default();
-        let count = if next < end { log.read(next, end, body)? } else { 0 };
-        if next < end && count == 0 {
-            let reason = "the next segment was deleted before it was sent; copy the log again there";
-            return Err(MasterError::Replica(reason.to_owned()));
-        }
-        out.truncate(begin + header_bytes + count);
-        let epoch = epoch.unwrap_or(Epoch { number: 0, start: 0 });
-        let header = protocol.transfer_header(count as u32, next, epoch, confirmed);
-        for (place, byte) in out.iter_mut().skip(begin).zip(header) {
-            *place = byte;
-        }
-        (self.next, self.sent_ms, self.told_confirmed) = (Some(next + count as u64), now_ms, confirmed);
+        self.add_metadata(sent.metadata, most, out);
         Ok(())
+    }
+
+    /// Appends the next part of the metadata. The log goes on between two parts.
+    fn add_metadata(&mut self, newest: Option<&NewestMetadata>, most: usize, out: &mut Vec<u8>) {
+        let Some(newest) = newest.filter(|newest| self.has_new_metadata(newest)) else { return };
+        if self.metadata.as_ref().is_none_or(SentMetadata::is_complete)
+            && self.metadata.as_ref().is_none_or(|sent| !Arc::ptr_eq(&sent.metadata, &newest.metadata))
+        {
+            let metadata = Arc::clone(&newest.metadata);
+            self.metadata = Some(SentMetadata { told: metadata.log_end(), metadata, at: 0 });
+        }
+        let Some(sent) = &mut self.metadata else { return };
+        let rest = sent.metadata.bytes().get(sent.at..).unwrap_or_default();
+        if rest.is_empty() {
+            sent.told = newest.as_of;
+        }
+        sent.at += wire::metadata(rest, sent.told, most, out);
+    }
+
+    /// Whether a standby gets something of the newest metadata: a part of those that are not complete there, or, if it has
+    /// all of the last ones and the log for them, newer ones. So one that is always a little behind gets some, too.
+    fn has_new_metadata(&self, newest: &NewestMetadata) -> bool {
+        if self.facts.protocol != Some(Protocol::Own) || self.next.is_none() {
+            return false;
+        }
+        let Some(sent) = &self.metadata else { return true };
+        let has_log = self.facts.acked.unwrap_or(0) >= sent.told;
+        !sent.is_complete()
+            || (has_log && (!Arc::ptr_eq(&sent.metadata, &newest.metadata) || newest.as_of > sent.told))
     }
 
     /// Returns the bytes of a log that ends at `log_end` that were not sent.
@@ -236,14 +312,16 @@ impl MasterSession {
         self.next.map_or(0, |next| log_end.saturating_sub(next))
     }
 
-    /// Whether there is a part of the log to send, or a confirmed offset.
-    pub fn has_more(&self, log_end: u64, confirmed: u64) -> bool {
-        self.backlog(log_end) > 0 || self.has_news(confirmed)
+    /// Whether there is something to send: a part of the log, a confirmed offset, or metadata.
+    pub fn has_more(&self, sent: &Sent<'_>) -> bool {
+        self.backlog(sent.log.end()) > 0
+            || self.has_news(sent.confirmed)
+            || sent.metadata.is_some_and(|newest| self.has_new_metadata(newest))
     }
 
     /// Only a replica in controller mode hides what is not confirmed. It waits for nothing else.
     fn has_news(&self, confirmed: u64) -> bool {
-        self.facts.protocol == Some(Protocol::AutoSwitch)
+        self.facts.protocol.is_some_and(Protocol::has_epochs)
             && self.next.is_some_and(|next| next >= confirmed && confirmed > self.told_confirmed)
     }
 }

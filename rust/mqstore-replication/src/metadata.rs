@@ -292,6 +292,12 @@ fn next_page(page: &Page, answer: &Answer, added: usize) -> Option<Page> {
 }
 
 impl Tables {
+    /// Returns tables with the topics of a `topics.json`; none if it cannot be read.
+    pub(crate) fn of_topics(text: &[u8]) -> Self {
+        let topics = TopicTable::parse(text).map(|table| table.topics).unwrap_or_default();
+        Self { topics, ..Self::default() }
+    }
+
     /// Makes the topics, as soon as they are known: they say which files the queues have.
     ///
     /// # Errors

@@ -14,9 +14,9 @@ use mqstore_io::Access;
 use crate::copy::{CopySetup, CopyStore, Master, promote};
 use crate::epochs::{Epoch, EpochTable};
 use crate::log::{LogState, ReplicaError, ReplicaLog};
-use crate::master::{MasterError, MasterSession};
+use crate::master::{MasterError, MasterSession, Sent};
 use crate::replica::{Begin, Replica, ReplicaOptions};
-use crate::wire::Protocol;
+use crate::wire::{Protocol, Transfer};
 
 pub(crate) const SEGMENT_BYTES: u64 = 4096;
 /// Most bytes of one frame.
@@ -42,18 +42,22 @@ pub(crate) fn options() -> StoreOptions {
 }
 
 /// A master: a store of ours, and the epochs of its log.
-struct MasterStore {
+pub(crate) struct MasterStore {
     world: World,
     vfs: Arc<SimVfs>,
-    store: Store,
+    pub(crate) store: Store,
     epochs: EpochTable,
     clock: Arc<ManualClock>,
 }
 
 impl MasterStore {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
+        Self::with(&options())
+    }
+
+    pub(crate) fn with(options: &StoreOptions) -> Self {
         let (world, vfs, clock) = World::simulated();
-        let store = world.open(OpenMode::Create, &options()).unwrap();
+        let store = world.open(OpenMode::Create, options).unwrap();
         let mut epochs = EpochTable::default();
         epochs.begin(0, 0, None).unwrap();
         Self { world, vfs, store, epochs, clock }
@@ -70,7 +74,7 @@ impl MasterStore {
         new
     }
 
-    fn append(&self, random: &mut Random) {
+    pub(crate) fn append(&self, random: &mut Random) {
         let body = vec![b'a' + random.below(20) as u8; random.below(900) as usize + 1];
         let topic = ["orders", "prices"][random.below(2) as usize];
         self.clock.advance(std::time::Duration::from_millis(random.below(5)));
@@ -117,7 +121,7 @@ struct Session {
 
 impl Session {
     fn new(now_ms: i64) -> Self {
-        Self { own: MasterSession::new(now_ms), input: Vec::new(), out: Vec::new() }
+        Self { own: MasterSession::new(false, now_ms), input: Vec::new(), out: Vec::new() }
     }
 
     /// Takes what the replica sent, in parts, and sends the next frame.
@@ -131,8 +135,8 @@ impl Session {
         // A frame without bytes only if one is due.
         let idle_ms = if random.below(8) == 0 { 5000 } else { 0 };
         let most = 1 + random.below(MOST_BYTES) as usize;
-        let confirmed = feed.end();
-        self.own.next_frame(&feed, &master.epochs, confirmed, most, now_ms + idle_ms, &mut self.out)
+        let sent = Sent { log: &feed, epochs: &master.epochs, confirmed: feed.end(), metadata: None };
+        self.own.next_frame(&sent, most, now_ms + idle_ms, &mut self.out)
     }
 
     /// The end that the replica has acknowledged.
@@ -142,18 +146,18 @@ impl Session {
 }
 
 /// The replica's machine.
-struct Side {
-    vfs: Arc<SimVfs>,
-    clock: Arc<ManualClock>,
+pub(crate) struct Side {
+    pub(crate) vfs: Arc<SimVfs>,
+    pub(crate) clock: Arc<ManualClock>,
     protocol: Protocol,
     begin: Begin,
-    copy: CopyStore,
+    pub(crate) copy: CopyStore,
     link: Option<(Replica, Session)>,
     now_ms: i64,
 }
 
 impl Side {
-    fn new(protocol: Protocol, begin: Begin) -> Self {
+    pub(crate) fn new(protocol: Protocol, begin: Begin) -> Self {
         let (_, vfs, clock) = World::simulated();
         let copy = CopyStore::open(setup(protocol, &vfs, &clock)).unwrap();
         Self { vfs, clock, protocol, begin, copy, link: None, now_ms: 0 }
@@ -170,8 +174,12 @@ impl Side {
     fn exchange(&mut self, master: &MasterStore, most: u64, random: &mut Random) -> Result<(), ReplicaError> {
         self.now_ms += 1;
         if self.link.is_none() {
-            let options =
-                ReplicaOptions { protocol: self.protocol, broker_id: 2, is_learner: true, begin: self.begin };
+            let options = ReplicaOptions {
+                protocol: self.protocol,
+                broker_id: None,
+                is_learner: true,
+                begin: self.begin,
+            };
             self.link = Some((Replica::new(options, &self.copy, self.now_ms)?, Session::new(self.now_ms)));
         }
         let Some((replica, session)) = &mut self.link else { return Ok(()) };
@@ -188,7 +196,7 @@ impl Side {
     }
 
     /// Exchanges until the copy has everything.
-    fn catch_up(&mut self, master: &MasterStore, random: &mut Random) {
+    pub(crate) fn catch_up(&mut self, master: &MasterStore, random: &mut Random) {
         for _ in 0..10_000 {
             self.exchange(master, u64::MAX, random).unwrap();
             let progress = self.link.as_ref().unwrap().0.progress();
@@ -259,7 +267,7 @@ fn run(protocol: Protocol, seed: u64) {
             16 => side.link = None,
             17 => side.restart(side.vfs.kill().unwrap()),
             18 => side.restart(side.vfs.crash(random.below(1 << 40)).unwrap()),
-            _ if protocol == Protocol::AutoSwitch => match image.take() {
+            _ if protocol.has_epochs() => match image.take() {
                 // Its records after the image are lost with it.
                 Some(image) => {
                     side.link = None;
@@ -301,6 +309,7 @@ fn a_copy_of_a_master_is_equal_whatever_is_cut() {
 fn a_copy_of_masters_that_replace_each_other_is_equal() {
     for seed in 0..seeds() {
         run(Protocol::AutoSwitch, seed);
+        run(Protocol::Own, seed);
     }
 }
 
@@ -326,10 +335,11 @@ fn another_log_is_no_copy() {
     assert_eq!(before[0].end, side.copy.state().unwrap().end);
     // A master of RocketMQ that ends before repeats a heartbeat.
     let options =
-        ReplicaOptions { protocol: Protocol::Default, broker_id: 2, is_learner: true, begin: side.begin };
+        ReplicaOptions { protocol: Protocol::Default, broker_id: None, is_learner: true, begin: side.begin };
     let mut replica = Replica::new(options, &side.copy, 0).unwrap();
     let next = u64::from_be_bytes(replica.take_output().try_into().unwrap());
-    let heartbeat = Protocol::Default.transfer_header(0, next, Epoch { number: 0, start: 0 }, 0);
+    let heartbeat = Protocol::Default
+        .transfer_header(0, &Transfer { offset: next, epoch: Epoch { number: 0, start: 0 }, confirmed: 0, log_end: 0 });
     let error = (0..).map(|round| round * 1000).find_map(|now_ms| {
         replica.receive(&heartbeat, &mut side.copy, now_ms).unwrap();
         replica.report(now_ms).err()
@@ -349,7 +359,7 @@ fn bytes_that_are_no_log_are_refused() {
     let master = MasterStore::new();
     let mut random = Random(3);
     (0..6).for_each(|_| master.append(&mut random));
-    for protocol in [Protocol::Default, Protocol::AutoSwitch] {
+    for protocol in [Protocol::Default, Protocol::AutoSwitch, Protocol::Own] {
         for seed in 0..200 {
             let mut random = Random(seed);
             let mut side = Side::new(protocol, Begin::Oldest(Some(0)));

@@ -5,18 +5,22 @@
 //!        └── autoswitch ─► handshake ─► truncate ─► report ─► ...
 //! ```
 //!
+//! The protocol mqstore is autoswitch, and metadata between the bodies: they wait until the copy has the log for them.
+//!
 //! The first report is the place from which the master sends. A copy that has records reports the begin of its last
 //! one: the master sends this record again, and a copy of another log is recognized by it. This needs no other request,
 //! works in both protocols, and costs the bytes of one record.
 //!
 //! Source: `DefaultHAClient`, `AutoSwitchHAClient`.
 
+use mqstore_base::options::StoreOptions;
 use mqstore_format::{Peek, RecordView, peek};
 
 use crate::epochs::Epoch;
 use crate::log::{LogState, ReplicaError, ReplicaLog};
 use crate::records::RecordStream;
-use crate::wire::{self, Header, Protocol};
+use crate::standby::{MOST_BYTES, StandbyMetadata};
+use crate::wire::{self, Header, MasterTerms, Protocol};
 
 /// Maximum time between two reports: a master closes a connection that is silent for 20 seconds.
 const REPORT_INTERVAL_MS: i64 = 5_000;
@@ -39,9 +43,9 @@ pub enum Begin {
 pub struct ReplicaOptions {
     /// The protocol of the master.
     pub protocol: Protocol,
-    /// The id of this broker; only a master in controller mode asks for it.
-    pub broker_id: u64,
-    /// Whether no append of a master in controller mode waits for this copy.
+    /// The id of this broker, for a master that asks for it; `None` takes the number of the copy.
+    pub broker_id: Option<u64>,
+    /// Whether no append of a master waits for this copy, if the protocol has such copies.
     pub is_learner: bool,
     /// Where an empty copy begins.
     pub begin: Begin,
@@ -58,6 +62,23 @@ pub struct ReplicaProgress {
     pub is_following: bool,
     /// The last epoch.
     pub epoch: Option<i32>,
+    /// The log offset of the kept metadata, if the protocol has them.
+    pub metadata_end: Option<u64>,
+}
+
+/// The metadata that a master sends.
+#[derive(Debug, Default)]
+struct MetadataStream {
+    /// Bytes of the current part that are missing, and whether it is the last part.
+    left: usize,
+    is_last: bool,
+    received: Vec<u8>,
+    /// Complete metadata, until the copy has the log for them.
+    waiting: Option<StandbyMetadata>,
+    /// The log offset of those that are kept.
+    kept: Option<u64>,
+    /// The log offset at which the last ones were still those of the master.
+    current: Option<u64>,
 }
 
 /// One connection to a master. See the header of this module.
@@ -76,6 +97,8 @@ pub struct Replica {
     seen: Option<Vec<u8>>,
     records: Option<RecordStream>,
     confirmed: Option<u64>,
+    metadata: MetadataStream,
+    wants_durable_acks: bool,
     master_end: u64,
     reported: Option<u64>,
     /// Whether the master sends the log from offset 1 on, although offset 0 is the next one.
@@ -104,6 +127,8 @@ impl Replica {
             seen: None,
             records: None,
             confirmed: None,
+            metadata: MetadataStream::default(),
+            wants_durable_acks: false,
             master_end: 0,
             reported: None,
             skips_first: false,
@@ -115,9 +140,10 @@ impl Replica {
         };
         match options.protocol {
             Protocol::Default => replica.request(now_ms),
-            Protocol::AutoSwitch => {
+            Protocol::AutoSwitch | Protocol::Own => {
                 let only_last = replica.log.is_empty && options.begin == Begin::LastSegment;
-                wire::handshake(only_last, options.is_learner, options.broker_id, &mut replica.output);
+                let id = options.broker_id.unwrap_or(replica.log.copy_id);
+                options.protocol.handshake(only_last, options.is_learner, id, &mut replica.output);
             }
         }
         Ok(replica)
@@ -136,7 +162,13 @@ impl Replica {
             master_end: self.master_end.max(self.next.unwrap_or(0)).max(end),
             is_following: self.is_following(),
             epoch: self.log.epochs.epochs().last().map(|epoch| epoch.number),
+            metadata_end: self.metadata.kept,
         }
+    }
+
+    /// Whether the master counts only what is on the disk of this copy.
+    pub fn wants_durable_acks(&self) -> bool {
+        self.wants_durable_acks
     }
 
     /// Handles bytes from the master.
@@ -159,13 +191,20 @@ impl Replica {
                 bytes = rest;
                 continue;
             }
+            if self.metadata.left > 0 {
+                let (part, rest) = bytes.split_at(self.metadata.left.min(bytes.len()));
+                self.metadata.take(part)?;
+                bytes = rest;
+                continue;
+            }
             // A header is short: byte by byte, so that nothing after it is copied.
             let (first, rest) = bytes.split_at(1);
             self.input.extend_from_slice(first);
             bytes = rest;
             self.take_header(log, now_ms)?;
         }
-        self.append_records(log)
+        self.append_records(log)?;
+        self.keep_metadata(log)
     }
 
     /// Reports the end of the copy, if it is another one than the last time, or if it is time for a sign of life.
@@ -196,7 +235,9 @@ impl Replica {
     }
 
     fn is_following(&self) -> bool {
-        self.records.is_some() && self.seen.is_none()
+        // Only a master of ours tells that its log has nothing, too.
+        let has_nothing = self.options.protocol == Protocol::Own && self.is_greeted && self.log.is_empty;
+        self.seen.is_none() && (self.records.is_some() || has_nothing)
     }
 
     fn say(&mut self, end: u64, now_ms: i64) {
@@ -233,21 +274,31 @@ impl Replica {
         let parsed = self.options.protocol.header(&self.input).map_err(ReplicaError::Protocol)?;
         let Some((header, header_bytes)) = parsed else { return Ok(()) };
         match header {
-            Header::Handshake { body_bytes, log_end } => {
+            Header::Handshake { body_bytes, log_end, terms } => {
                 let Some(body) = self.input.get(header_bytes..header_bytes + body_bytes as usize) else {
                     return Ok(());
                 };
                 let epochs = wire::epochs(body);
                 self.input.clear();
-                self.greet(&epochs, log_end, log, now_ms)
-            }
-            Header::Transfer { body_bytes, offset, epoch, confirmed } => {
-                self.input.clear();
-                if !self.is_greeted {
-                    return Err(ReplicaError::Protocol("it sent the log before its epochs".to_owned()));
+                self.greet(&epochs, log_end, log)?;
+                if let Some(terms) = terms {
+                    self.accept(terms, log)?;
                 }
+                self.request(now_ms);
+                Ok(())
+            }
+            _ if !self.is_greeted => {
+                Err(ReplicaError::Protocol("it sent the log before its epochs".to_owned()))
+            }
+            Header::Metadata { body_bytes, log_end, is_last } => {
+                self.input.clear();
+                self.metadata.begin(body_bytes as usize, log_end, is_last)
+            }
+            Header::Transfer { body_bytes, offset, epoch, confirmed, log_end } => {
+                self.input.clear();
                 self.begin_body(body_bytes as usize, offset, log)?;
                 self.confirmed = confirmed;
+                self.master_end = self.master_end.max(log_end.unwrap_or(0));
                 match epoch {
                     Some(epoch) => self.note_epoch(epoch, log),
                     None => Ok(()),
@@ -262,7 +313,6 @@ impl Replica {
         epochs: &[Epoch],
         log_end: u64,
         log: &mut dyn ReplicaLog,
-        now_ms: i64,
     ) -> Result<(), ReplicaError> {
         if self.is_greeted {
             return Err(ReplicaError::Protocol("it sent its epochs twice".to_owned()));
@@ -290,7 +340,42 @@ impl Replica {
             log.save_epochs(&self.log.epochs)?;
         }
         self.is_greeted = true;
-        self.request(now_ms);
+        Ok(())
+    }
+
+    /// Takes what a master of ours says about itself.
+    fn accept(&mut self, terms: MasterTerms, log: &mut dyn ReplicaLog) -> Result<(), ReplicaError> {
+        self.wants_durable_acks = terms.wants_durable_acks;
+        let (own, segment_bytes) = (self.log.segment_bytes, terms.segment_bytes);
+        if own == segment_bytes {
+            return Ok(());
+        }
+        if !StoreOptions::SEGMENT_BYTES.contains(&segment_bytes) {
+            return Err(ReplicaError::Protocol(format!("its segments have {segment_bytes} bytes")));
+        }
+        if !self.log.is_empty {
+            let reason = format!("the segments of the copy have {own} bytes, those of the master {segment_bytes}");
+            return Err(ReplicaError::Diverged { at: self.log.end, reason });
+        }
+        log.use_segments(segment_bytes)?;
+        self.log = log.state()?;
+        Ok(())
+    }
+
+    /// Keeps the metadata for which the copy has the log.
+    fn keep_metadata(&mut self, log: &mut dyn ReplicaLog) -> Result<(), ReplicaError> {
+        let end = self.progress().end;
+        let is_ready = |metadata: &mut StandbyMetadata| metadata.log_end() <= end;
+        if self.seen.is_none()
+            && let Some(metadata) = self.metadata.waiting.take_if(is_ready)
+        {
+            log.keep_metadata(&metadata)?;
+            self.metadata.kept = Some(metadata.log_end());
+        }
+        if self.metadata.waiting.is_none() && self.metadata.kept.is_some() {
+            let current = self.metadata.current.take_if(|current| *current <= end);
+            self.metadata.kept = self.metadata.kept.max(current);
+        }
         Ok(())
     }
 
@@ -389,6 +474,31 @@ impl Replica {
             "the master sends nothing from there on: its log ends before, or it has deleted this part"
         };
         ReplicaError::Diverged { at, reason: reason.to_owned() }
+    }
+}
+
+impl MetadataStream {
+    fn begin(&mut self, bytes: usize, log_end: u64, is_last: bool) -> Result<(), ReplicaError> {
+        if bytes == 0 && self.received.is_empty() {
+            self.current = Some(log_end);
+            return Ok(());
+        }
+        if self.received.len() + bytes > 2 * MOST_BYTES {
+            return Err(ReplicaError::Protocol(format!("its metadata have more than {MOST_BYTES} bytes")));
+        }
+        (self.left, self.is_last) = (bytes, is_last);
+        self.take(&[])
+    }
+
+    fn take(&mut self, part: &[u8]) -> Result<(), ReplicaError> {
+        self.received.extend_from_slice(part);
+        self.left -= part.len();
+        if self.left == 0 && self.is_last {
+            let received = std::mem::take(&mut self.received);
+            self.is_last = false;
+            self.waiting = Some(StandbyMetadata::parse(received).map_err(ReplicaError::Protocol)?);
+        }
+        Ok(())
     }
 }
 

@@ -148,8 +148,13 @@ impl ReplicaSet {
         let is_new =
             self.members.get(&number).is_some_and(|member| member.facts.broker_id != facts.broker_id);
         if is_new && facts.broker_id.is_some() {
-            self.members
-                .retain(|other, member| *other == number || member.facts.broker_id != facts.broker_id);
+            // The bytes of an old one can come later than those of the new one.
+            let same = self.members.iter().filter(|(_, member)| member.facts.broker_id == facts.broker_id);
+            let newest = same.map(|(other, _)| *other).max().unwrap_or(number).max(number);
+            self.members.retain(|other, member| {
+                let is_same = *other == number || member.facts.broker_id == facts.broker_id;
+                *other == newest || !is_same
+            });
         }
         let Some(member) = self.members.get_mut(&number) else { return };
         member.facts = facts;
@@ -159,14 +164,20 @@ impl ReplicaSet {
         }
     }
 
+    /// Whether a standby of ours is connected.
+    pub fn has_standby(&self) -> bool {
+        self.members.values().any(|member| member.facts.protocol == Some(Protocol::Own))
+    }
+
     /// Returns the replicas that are connected, or were within `replica_timeout_ms`, by name.
     pub fn known(&mut self, now_ms: i64) -> &BTreeMap<String, KnownReplica> {
         let mut ends: BTreeMap<String, u64> = BTreeMap::new();
         for member in self.members.values().filter(|member| member.facts.begin.is_some()) {
             let host = member.address.rsplit_once(':').map_or(&*member.address, |(host, _)| host);
-            let name = match member.facts.broker_id {
-                Some(id) => format!("{host}, broker {id}"),
-                None => host.to_owned(),
+            let name = match (member.facts.broker_id, member.facts.protocol) {
+                (Some(id), Some(Protocol::Own)) => format!("{host}, copy {id:x}"),
+                (Some(id), _) => format!("{host}, broker {id}"),
+                (None, _) => host.to_owned(),
             };
             let end = ends.entry(name).or_insert(u64::MAX);
             *end = member.log_end().min(*end);

@@ -22,6 +22,7 @@ _NO_END = 1 << 62
 class _Protocol(StrEnum):
     DEFAULT = "default"
     AUTOSWITCH = "autoswitch"
+    MQSTORE = "mqstore"
 
 
 class _Begin(StrEnum):
@@ -47,8 +48,12 @@ def follow(
         str | None, typer.Option("--retention", metavar="AGE", help='Age at which the copy deletes segments: "7d".')
     ] = None,
     learner: Annotated[
-        bool, typer.Option(help="With autoswitch: whether appends of the master never wait for this copy.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--learner/--no-learner",
+            help="Whether appends of the master never wait for this copy. The default with autoswitch, not with mqstore.",
+        ),
+    ] = None,
     durable_acks: Annotated[
         bool, typer.Option("--durable-acks", help="Acknowledge what the disk has, not only the page cache.")
     ] = False,
@@ -58,7 +63,7 @@ def follow(
     once: Annotated[bool, typer.Option("--once", help="End when the copy has everything.")] = False,
     form: ReportForm = Format.TABLE,
 ) -> None:
-    """Makes a directory a live copy of a RocketMQ master, until Ctrl-C.
+    """Makes a directory a live copy of a RocketMQ master, or the standby of a store, until Ctrl-C.
 
     Other programs can read the copy at the same time, and a broker can take it over. A lost connection is made again.
     """
@@ -117,9 +122,9 @@ def demote(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the former master.")],
     master: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the new master.")],
 ) -> None:
-    """Makes a former master a copy of the new one; then follow it with --protocol autoswitch.
+    """Makes a former master a copy of the new one; then follow it with --protocol mqstore.
 
     The follower removes the messages that the new master does not have, and keeps them in mqstore/lost+found.
     """
     mqstore.demote(directory, master)
-    render.note(f"{directory} is a copy of {master} now: mqstore follow {master} {directory} --protocol autoswitch")
+    render.note(f"{directory} is a copy of {master} now: mqstore follow {master} {directory} --protocol mqstore")

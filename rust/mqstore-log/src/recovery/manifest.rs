@@ -76,6 +76,13 @@ impl QueueManifest {
         Ok(Self { log_min, dispatched, queues: listed })
     }
 
+    /// Leaves out the queues of the topics that `is_removed` names.
+    #[must_use]
+    pub fn without(mut self, is_removed: impl Fn(&str) -> bool) -> Self {
+        self.queues.retain(|listed| !is_removed(&listed.topic));
+        self
+    }
+
     /// Number of queues in the manifest.
     pub fn len(&self) -> usize {
         self.queues.len()

@@ -115,6 +115,8 @@ fn master(value: &Bound<'_, PyAny>) -> PyResult<Option<MasterOptions>> {
             name @ "epoch" => options.epoch = optional(name, &value)?,
             name @ "ack_timeout" => options.ack_timeout_ms = whole(name, &value)?,
             name @ "lag_limit" => options.lag_limit_ms = whole(name, &value)?,
+            "durable_acks" => options.durable_acks = value.extract()?,
+            name @ "metadata_interval" => options.metadata_interval_ms = whole(name, &value)?,
             name @ "replica_timeout" => options.replica_timeout_ms = whole(name, &value)?,
             name => return Err(bad(name, "no such option of a master")),
         }

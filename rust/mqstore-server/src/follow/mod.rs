@@ -35,7 +35,7 @@ pub struct FollowSetup {
     pub metadata: Option<String>,
     /// Time between two looks at its tables.
     pub metadata_interval: Duration,
-    /// Whether the end of the copy is reported only after a sync.
+    /// Whether the end of the copy is reported only after a sync, also if the master does not ask for it.
     pub durable_acks: bool,
     /// Whether to remove an earlier copy first.
     pub full_copy: bool,
@@ -64,21 +64,31 @@ pub struct FollowStatus {
     pub progress: ReplicaProgress,
     /// Milliseconds since the copy last had everything that the master had sent.
     pub lag_ms: u64,
+    /// Milliseconds since the end of the copy last moved.
+    pub quiet_ms: u64,
     /// Number of connections so far.
     pub connections: u64,
     /// Why the last connection ended.
     pub error: Option<String>,
     /// Why the tables could not be read, the last time.
     pub metadata_error: Option<String>,
-    /// The log offset up to which the copy has the tables.
+    /// The log offset up to which the copy has the tables of a broker, or the metadata of a store of ours.
     pub metadata_end: Option<u64>,
 }
 
 /// See the header of this module.
 pub struct Follower {
     work: Mutex<Work>,
-    /// What [`Self::status`] returns, and when the copy last had everything.
-    now: Mutex<(FollowStatus, Duration)>,
+    now: Mutex<Now>,
+}
+
+/// What [`Follower::status`] returns.
+struct Now {
+    status: FollowStatus,
+    /// When the copy last had everything that the master had sent.
+    caught_up: Duration,
+    /// When its end last moved, or the connection began.
+    moved: Duration,
 }
 
 struct Work {
@@ -123,7 +133,8 @@ impl Follower {
             progress: ReplicaProgress { end: state.end, master_end: state.end, ..ReplicaProgress::default() },
             ..FollowStatus::default()
         };
-        let tables_due = clock().monotonic() + setup.metadata_interval;
+        let begun = clock().monotonic();
+        let tables_due = begun + setup.metadata_interval;
         let work = Work {
             copy: Some(copy),
             setup,
@@ -133,7 +144,8 @@ impl Follower {
             tables: first,
             tables_due,
         };
-        Ok(Self { work: Mutex::new(work), now: Mutex::new((status, clock().monotonic())) })
+        let now = Now { status, caught_up: begun, moved: begun };
+        Ok(Self { work: Mutex::new(work), now: Mutex::new(now) })
     }
 
     /// Works for at most about `wait`. Returns notes for the log of the program.
@@ -146,8 +158,8 @@ impl Follower {
         let notes = work.copy.as_mut().map(CopyStore::take_notes).unwrap_or_default();
         if let Err(error) = outcome {
             let mut now = self.now.lock();
-            now.0.state = FollowState::Ended;
-            now.0.error = Some(error.to_string());
+            now.status.state = FollowState::Ended;
+            now.status.error = Some(error.to_string());
             drop(now);
             // The error that ended the follower matters more.
             let _ = work.end();
@@ -158,10 +170,10 @@ impl Follower {
 
     /// Returns how far the follower is. Does not wait for a step.
     pub fn status(&self) -> FollowStatus {
-        let (mut status, caught_up) = self.now.lock().clone();
-        let lag = clock().monotonic().saturating_sub(caught_up);
-        status.lag_ms = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
-        status
+        let now = self.now.lock();
+        let time = clock().monotonic();
+        let since = |then| u64::try_from(time.saturating_sub(then).as_millis()).unwrap_or(u64::MAX);
+        FollowStatus { lag_ms: since(now.caught_up), quiet_ms: since(now.moved), ..now.status.clone() }
     }
 
     /// Ends the connection and closes the copy. A second call does nothing.
@@ -170,7 +182,7 @@ impl Follower {
     /// Those of the last flush.
     pub fn close(&self) -> Result<(), StoreError> {
         let outcome = self.work.lock().end();
-        self.now.lock().0.state = FollowState::Ended;
+        self.now.lock().status.state = FollowState::Ended;
         outcome
     }
 }
@@ -184,7 +196,7 @@ fn apply_facts(setup: &mut FollowSetup, facts: &BrokerFacts) {
 }
 
 impl Work {
-    fn step(&mut self, wait: Duration, now: &Mutex<(FollowStatus, Duration)>) -> Result<(), StoreError> {
+    fn step(&mut self, wait: Duration, now: &Mutex<Now>) -> Result<(), StoreError> {
         let Some(copy) = &mut self.copy else {
             return Err(StoreError::Closed { path: self.setup.copy.root.clone() });
         };
@@ -200,9 +212,14 @@ impl Work {
         let state = if progress.is_following { FollowState::Following } else { FollowState::Comparing };
         {
             let mut now = now.lock();
-            (now.0.state, now.0.progress) = (state, progress);
+            let time = clock().monotonic();
+            if now.status.state != state || now.status.progress.end != progress.end {
+                now.moved = time;
+            }
+            (now.status.state, now.status.progress) = (state, progress);
+            now.status.metadata_end = progress.metadata_end.or(now.status.metadata_end);
             if matches!(outcome, Ok(true)) && progress.is_following {
-                now.1 = clock().monotonic();
+                now.caught_up = time;
             }
         }
         if progress.is_following {
@@ -218,11 +235,11 @@ impl Work {
         }
     }
 
-    fn connect(&mut self, now: &Mutex<(FollowStatus, Duration)>) -> Result<(), StoreError> {
+    fn connect(&mut self, now: &Mutex<Now>) -> Result<(), StoreError> {
         let Some(copy) = &self.copy else { return Ok(()) };
         match Connection::open(&self.setup.copy.master.address) {
             Ok(connection) => {
-                now.lock().0.connections += 1;
+                now.lock().status.connections += 1;
                 let time_ms = now_ms();
                 let replica = Replica::new(self.setup.replica, copy, time_ms);
                 match replica.map_err(|error| self.link_error(error)) {
@@ -240,25 +257,25 @@ impl Work {
         of_replica(&self.setup.copy.master.address, error)
     }
 
-    fn lose(&mut self, reason: String, now: &Mutex<(FollowStatus, Duration)>) {
+    fn lose(&mut self, reason: String, now: &Mutex<Now>) {
         self.link = None;
         self.backoff.fail();
         let mut now = now.lock();
-        now.0.state = FollowState::Connecting;
-        let is_new = now.0.error.as_ref() != Some(&reason);
+        now.status.state = FollowState::Connecting;
+        let is_new = now.status.error.as_ref() != Some(&reason);
         // A master that is down for a day is no reason for a line a second.
         if is_new && let Some(copy) = &self.copy {
             copy.store().add_note(&format!("following: {reason}; it connects again"));
         }
-        now.0.error = Some(reason);
+        now.status.error = Some(reason);
     }
 
     /// Reads the tables if it is time, and applies them as soon as the copy has the log for them.
-    fn look_at_tables(&mut self, end: u64, now: &Mutex<(FollowStatus, Duration)>) -> Result<(), StoreError> {
+    fn look_at_tables(&mut self, end: u64, now: &Mutex<Now>) -> Result<(), StoreError> {
         let Some(copy) = &self.copy else { return Ok(()) };
         if let Some(tables) = self.tables.take_if(|tables| tables.log_end <= end) {
             tables.apply(copy.store())?;
-            now.lock().0.metadata_end = Some(tables.log_end);
+            now.lock().status.metadata_end = Some(tables.log_end);
         }
         let Some(broker) = self.broker.as_ref().filter(|_| clock().monotonic() >= self.tables_due) else {
             return Ok(());
@@ -271,12 +288,12 @@ impl Work {
         let mut now = now.lock();
         match found {
             Ok(tables) => {
-                now.0.metadata_error = None;
-                now.0.progress.master_end = now.0.progress.master_end.max(tables.log_end);
+                now.status.metadata_error = None;
+                now.status.progress.master_end = now.status.progress.master_end.max(tables.log_end);
                 tables.apply_topics(copy.store())?;
                 self.tables.get_or_insert(tables);
             }
-            Err(error) => now.0.metadata_error = Some(error.to_string()),
+            Err(error) => now.status.metadata_error = Some(error.to_string()),
         }
         Ok(())
     }
@@ -325,7 +342,7 @@ fn exchange(
     let take = |received: &[u8], is_drained| {
         if !received.is_empty() {
             replica.receive(received, copy, now_ms()).map_err(failed)?;
-            if durable_acks {
+            if durable_acks || replica.wants_durable_acks() {
                 copy.sync().map_err(LinkError::Final)?;
             }
         }

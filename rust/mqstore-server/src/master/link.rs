@@ -32,7 +32,7 @@ impl Link {
             state: Arc::clone(state),
             connection,
             number,
-            session: Mutex::new(MasterSession::new(now_ms())),
+            session: Mutex::new(MasterSession::new(state.asks_durable_acks, now_ms())),
             running: AtomicUsize::new(2),
             threads: Mutex::default(),
         });
@@ -98,23 +98,20 @@ impl Link {
         let state = &*self.state;
         let mut out = Vec::new();
         while !self.is_over() {
-            let has_more =
-                || self.is_over() || self.session.lock().has_more(state.feed.end(), state.feed.confirmed());
+            let has_more = || {
+                let metadata = state.metadata();
+                self.is_over() || self.session.lock().has_more(&state.sent(metadata.as_ref()))
+            };
             let is_much = || {
                 self.is_over() || self.session.lock().backlog(state.feed.end()) >= (FRAME_BYTES / 4) as u64
             };
             state.wait_to_send(LONGEST_WAIT, has_more, is_much);
             state.sending(self.number);
             out.clear();
+            let metadata = state.metadata();
             let mut session = self.session.lock();
-            let sent = session.next_frame(
-                &state.feed,
-                &state.epochs,
-                state.feed.confirmed(),
-                FRAME_BYTES,
-                now_ms(),
-                &mut out,
-            );
+            let sent =
+                session.next_frame(&state.sent(metadata.as_ref()), FRAME_BYTES, now_ms(), &mut out);
             drop(session);
             sent.map_err(|error| error.to_string())?;
             // A connection that is gone needs no note.

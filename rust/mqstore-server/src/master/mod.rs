@@ -1,7 +1,7 @@
 //! A store that replicas follow: slaves of RocketMQ, and copies of `mqstore follow`.
 //!
 //! ```text
-//! accept thread ── connection ──┬── sender: waits for the log to grow, sends it
+//! accept thread ── connection ──┬── sender: waits for the log to grow, sends it; for a standby of ours, the metadata
 //!                               └── receiver: acknowledgements ──► ReplicaSet ──► covered offset ──► appends
 //! ```
 //!
@@ -9,6 +9,7 @@
 //! comes before the store closes, ends all connections. The protocol is in `mqstore-replication`, which knows no sockets.
 
 mod link;
+mod standbys;
 mod state;
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ use mqstore::store::BackgroundTask;
 use crate::deadline::clock;
 use crate::tcp::{Acceptor, wake};
 use link::Link;
+use standbys::Standbys;
 use state::State;
 
 /// Longest pause between two looks at the replicas.
@@ -39,6 +41,8 @@ pub struct Master {
     links: Mutex<Vec<Arc<Link>>>,
     acceptor: Mutex<Option<JoinHandle<()>>>,
     ended: AtomicBool,
+    /// Copies the metadata for standbys.
+    standbys: Arc<Standbys>,
     address: std::net::SocketAddr,
 }
 
@@ -66,8 +70,10 @@ impl Master {
             epochs.save(files)?;
         }
         let address = acceptor.address();
+        let state = Arc::new(State::new(&options, feed, epochs, files));
         let master = Arc::new(Self {
-            state: Arc::new(State::new(&options, feed, epochs, files)),
+            standbys: Arc::new(Standbys::new(store, &state, options.metadata_interval_ms)),
+            state,
             links: Mutex::default(),
             acceptor: Mutex::default(),
             ended: AtomicBool::new(false),
@@ -87,8 +93,11 @@ impl Master {
         let thread = spawn("mqstore-replica", accept).map_err(listening)?;
         *master.acceptor.lock() = Some(thread);
         master.state.look();
-        let task: Arc<dyn BackgroundTask> = Arc::<Self>::clone(&master);
-        store.run_in_background(&task)?;
+        let tasks: [Arc<dyn BackgroundTask>; 2] =
+            [Arc::<Self>::clone(&master), Arc::<Standbys>::clone(&master.standbys)];
+        for task in tasks {
+            store.run_in_background(&task)?;
+        }
         Ok(Some(master))
     }
 

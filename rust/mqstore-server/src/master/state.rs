@@ -7,7 +7,9 @@ use mqstore::io::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use mqstore::io::{Clock, EventCount};
 use mqstore::options::MasterOptions;
 use mqstore::replication::epochs::EpochTable;
+use mqstore::replication::master::Sent;
 use mqstore::replication::replica_set::{MasterStatus, ReplicaSet};
+use mqstore::replication::standby::NewestMetadata;
 use mqstore::store::LogFeed;
 
 use crate::deadline::clock;
@@ -20,6 +22,9 @@ pub(super) struct State {
     pub(super) feed: LogFeed,
     pub(super) epochs: EpochTable,
     replicas: Mutex<ReplicaSet>,
+    /// The newest metadata for standbys.
+    metadata: Mutex<Option<NewestMetadata>>,
+    pub(super) asks_durable_acks: bool,
     timeout_ms: i64,
     connections: AtomicU64,
     /// Raised for the thread that looks.
@@ -38,6 +43,8 @@ impl State {
         let end = feed.end();
         Self {
             replicas: Mutex::new(ReplicaSet::new(options, end)),
+            metadata: Mutex::default(),
+            asks_durable_acks: options.durable_acks,
             feed,
             epochs,
             timeout_ms: i64::try_from(options.replica_timeout_ms).unwrap_or(i64::MAX),
@@ -72,6 +79,28 @@ impl State {
     /// Something is sent to a replica now.
     pub(super) fn sending(&self, number: u64) {
         self.replicas.lock().sending(number, self.feed.end(), now_ms());
+    }
+
+    /// Whether a standby of ours is connected, which gets metadata.
+    pub(super) fn has_standby(&self) -> bool {
+        self.replicas.lock().has_standby()
+    }
+
+    /// Returns the newest metadata.
+    pub(super) fn metadata(&self) -> Option<NewestMetadata> {
+        self.metadata.lock().clone()
+    }
+
+    /// Returns what a replica gets next.
+    pub(super) fn sent<'a>(&'a self, metadata: Option<&'a NewestMetadata>) -> Sent<'a> {
+        let (log, epochs) = (&self.feed, &self.epochs);
+        Sent { log, epochs, confirmed: self.feed.confirmed(), metadata }
+    }
+
+    /// Sends these metadata to the standbys.
+    pub(super) fn publish(&self, metadata: NewestMetadata) {
+        *self.metadata.lock() = Some(metadata);
+        self.feed.acks().wake_senders();
     }
 
     /// Looks which replicas are in sync now, and keeps the segments that they need.
@@ -116,8 +145,13 @@ impl State {
             let is_due = || self.feed.end() > self.feed.confirmed();
             self.wait_to_send(longest, is_due, || false);
         } else {
-            self.rests.wait_until(Some(longest), || self.has_ended());
+            self.rest_until_wake(longest);
         }
+    }
+
+    /// Rests for at most `longest`, or until [`Self::wake`].
+    pub(super) fn rest_until_wake(&self, longest: Duration) {
+        self.rests.wait_until(Some(longest), || self.has_ended());
     }
 
     /// Makes the threads look.

@@ -1,0 +1,318 @@
+"""Standbys: what a store is after a fail-over, and how the copy and its master agree."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import mqstore
+from conftest import Cli, until
+from test_master import SIZE, address_of, follow, master
+from test_share import line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SOON: dict[str, Any] = {"metadata_interval": 0.1}
+
+
+def standby(store: mqstore.Store | str, path: Path, **options: Any) -> mqstore.Follower:
+    """A standby, which takes the size of segments from its master."""
+    address = store if isinstance(store, str) else address_of(store)
+    return mqstore.follow(address, path, protocol="mqstore", **options)
+
+
+def has_all(follower: mqstore.Follower, store: mqstore.Store) -> bool:
+    """Whether the standby has the log and the metadata that the store has now."""
+    status = follower.status()
+    return status.log_end == status.metadata_end == store.stats().log_max_offset
+
+
+def give_over(store: mqstore.Store, path: Path, **options: Any) -> mqstore.Store:
+    """A planned fail-over: the standby gets everything, and becomes the store."""
+    with standby(store, path) as follower:
+        # The copy of the metadata that was made after this one has every change so far.
+        store.append("marker", b"x")
+        until(lambda: has_all(follower, store))
+    store.close()
+    assert mqstore.promote(path) is not None
+    return mqstore.open(path, "rw", segment_size=SIZE, **options)
+
+
+@contextmanager
+def program(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which is killed at the end."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def tell(child: subprocess.Popen[str]) -> str:
+    """Lets the other process go on, and returns its next line."""
+    assert child.stdin is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+    return line(child)
+
+
+def bodies(store: mqstore.Store, topic: str) -> list[bytes]:
+    return [bytes(message.body) for message in store.read(topic)] if topic in store.topics() else []
+
+
+def test_everything_continues_at_the_standby(tmp_path: Path) -> None:
+    store = master(tmp_path / "store", replication=SOON)
+    queue = store.work_queue("jobs", visibility_timeout=3600)
+    queue.put_many([b"%d" % number for number in range(10)])
+    for message in queue.get_many(4, timeout=0)[:3]:
+        message.ack()
+    store.append_many("orders", [b"%d" % number for number in range(60)])
+    with store.consumer("readers", "orders") as consumer:
+        consumer.poll(50)
+        consumer.commit()
+    store.append("later", b"later", delay=3600)
+    with store.transaction("shop") as transaction:
+        transaction.append("orders", b"whole")
+    store.set_retention("orders", keep=timedelta(days=3))
+    store.create_topic("wide", queues=7)
+    store.create_topic("gone", queues=1)
+    store.append("gone", b"gone")
+    store.delete_topic("gone")
+    store.create_topic("prices", queues=1)
+    prices = store.table("prices")
+    prices["a"], prices["b"] = b"1", b"2"
+    del prices["b"]
+    counts, topics, groups = queue.counts(), store.topics(), store.groups()
+    with give_over(store, tmp_path / "standby") as new:
+        assert new.topics() == sorted([*topics, "marker"])
+        assert (len(new.queues("wide")), new.groups()) == (7, groups)
+        assert new.work_queue("jobs", visibility_timeout=3600).counts() == counts
+        got = new.work_queue("jobs", visibility_timeout=3600).get_many(6, timeout=0)
+        assert [message.body for message in got] == [b"%d" % number for number in range(4, 10)]
+        with new.consumer("readers", "orders") as consumer:
+            assert [message.body for message in consumer.poll(20)][-1] == b"whole"
+        assert ("orders", timedelta(days=3)) in [(one.topic, one.keep) for one in new.retention()]
+        assert new.delays().pending == 1
+        assert {key: one.body for key, one in new.table("prices").items()} == {"a": b"1"}
+        assert new.append("gone", b"new").queue_offset >= 1
+        assert bodies(new, "gone") == [b"new"]
+    assert mqstore.verify(tmp_path / "standby").ok
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 60))])
+def test_a_random_history_of_fail_overs(tmp_path: Path, seed: int) -> None:
+    """Verbs and fail-overs, with the standby connected all the time or later, killed or not: the same state goes on."""
+    choose, number, rounds = random.Random(seed), 0, 0
+    path = tmp_path / "store0"
+    store = master(path, replication=SOON)
+    done: set[bytes] = set()
+    sent: dict[str, list[bytes]] = {"orders": [], "other": []}
+    jobs: list[bytes] = []
+    polled = 0
+    while rounds < 4:
+        follower = standby(store, tmp_path / f"store{rounds + 1}") if choose.random() < 0.6 else None
+        for _ in range(choose.randrange(5, 20)):
+            act = choose.randrange(7)
+            if act < 2:
+                for _ in range(choose.randrange(1, 30)):
+                    topic, body = choose.choice(["orders", "other"]), b"%06d" % number + b"x" * choose.randrange(900)
+                    store.append(topic, body)
+                    sent[topic].append(body)
+                    number += 1
+            elif act < 4:
+                queue = store.work_queue("jobs", visibility_timeout=3600)
+                new = [b"%06d" % (number + one) for one in range(choose.randrange(4))]
+                number += len(new)
+                queue.put_many(new)
+                jobs += new
+                for message in queue.get_many(choose.randrange(1, 4), timeout=0):
+                    message.ack()
+                    done.add(bytes(message.body))
+            elif act == 4 and sent["orders"]:
+                with store.consumer("readers", "orders") as consumer:
+                    polled += len(consumer.poll(choose.randrange(1, 20), timeout=0))
+                    consumer.commit()
+            elif act == 5 and sent["other"] and choose.random() < 0.3:
+                store.delete_topic("other")
+                sent["other"] = []
+            elif act == 6 and follower is not None:
+                follower.close()
+                follower = standby(store, tmp_path / f"store{rounds + 1}")
+        if follower is not None:
+            follower.close()
+        rounds += 1
+        path = tmp_path / f"store{rounds}"
+        replication = mqstore.Master(listen="127.0.0.1:0", **SOON)
+        store = give_over(store, path, replication=replication)
+        for topic in ("orders", "other"):
+            assert sorted(bodies(store, topic)) == sorted(sent[topic])
+        counts = store.work_queue("jobs", visibility_timeout=3600).counts()
+        assert counts.ready + counts.leased == len(jobs) - len(done)
+        with store.consumer("readers", "orders") as consumer:
+            positions = [consumer.committed("orders", one.queue_id) or 0 for one in store.queues("orders")]
+        assert sum(positions) == polled if sent["orders"] else polled == 0
+    left = [bytes(one.body) for one in store.work_queue("jobs", visibility_timeout=3600).get_many(10_000, timeout=0)]
+    assert done.isdisjoint(left)
+    store.close()
+    assert mqstore.verify(path).ok
+
+
+def test_a_standby_takes_the_terms_of_its_master(tmp_path: Path) -> None:
+    """The size of its segments, its end, and durable acknowledgements; it counts for appends."""
+    wanted = {"durable_acks": True, **SOON}
+    with master(tmp_path / "store", replication=wanted, replicated=True) as store:
+        with standby(store, tmp_path / "copy") as follower:
+            until(lambda: [one.in_sync for one in store.followers()] == [True])
+            # A master without a message has told that it has none.
+            assert follower.wait(timeout=30).log_end == 0
+            store.append_many("orders", [b"x" * 900] * 200)
+            until(lambda: has_all(follower, store))
+            assert follower.wait(timeout=30).master_end == store.stats().log_max_offset
+            (found,) = store.followers()
+            assert (found.protocol, found.learner, found.lag_bytes) == ("mqstore", False, 0)
+        # Closed without a kill of the machine, the copy says that its disk has everything.
+        sizes = {file.stat().st_size for file in (tmp_path / "copy" / "commitlog").iterdir()}
+        assert sizes == {SIZE}
+    with master(tmp_path / "other", replication=SOON) as other:
+        other.append("orders", b"x")
+        with standby(other, tmp_path / "second", segment_size=1 << 17) as follower:
+            follower.wait(timeout=30)
+        assert {file.stat().st_size for file in (tmp_path / "second" / "commitlog").iterdir()} == {SIZE}
+
+
+def test_two_standbys_are_two_copies(tmp_path: Path) -> None:
+    """Each has a number of its own, which it keeps."""
+    wanted = {"in_sync_replicas": 3, "min_in_sync": 3, **SOON}
+    for protocol in ("mqstore", "autoswitch"):
+        home = tmp_path / protocol
+        home.mkdir()
+        with master(home / "store", replication=wanted) as store:
+            options: dict[str, Any] = {"protocol": protocol, "learner": False}
+            with follow(store, home / "one", **options), follow(store, home / "two", **options):
+                until(lambda store=store: [one.in_sync for one in store.followers()] == [True, True])
+                store.append("orders", b"x", replicated=True)
+                numbers = {one.broker_id for one in store.followers()}
+                assert len(numbers) == 2
+            with follow(store, home / "one", **options):
+                until(lambda store=store: len(store.followers()) == 1)
+                until(lambda store=store, numbers=numbers: {one.broker_id for one in store.followers()} <= numbers)
+
+
+def test_a_master_that_is_killed(tmp_path: Path) -> None:
+    """Nothing that was acknowledged is lost; work that was finished in the last moment comes again."""
+    code = """
+        import sys, mqstore
+        replication = mqstore.Master(listen="127.0.0.1:0", metadata_interval=0.1)
+        store = mqstore.open(sys.argv[1], "create", segment_size=1 << 16, replication=replication)
+        print(store.replication_address(), flush=True)
+        queue = store.work_queue("jobs", visibility_timeout=3600)
+        number = 0
+        while sys.stdin.readline():
+            for _ in range(200):
+                store.append("jobs", b"%d" % number, replicated=True)
+                number += 1
+                if number % 3 == 0:
+                    queue.get(timeout=5).ack()
+            print(number, flush=True)
+    """
+    with program(code, tmp_path / "store") as child:
+        with standby(line(child), tmp_path / "copy") as follower:
+            until(lambda: follower.status().state == "following")
+            number = [int(tell(child)) for _ in range(3)][-1]
+            until(lambda: follower.status().metadata_end is not None)
+            child.kill()
+            child.wait()
+            until(lambda: follower.status().state == "connecting")
+    mqstore.promote(tmp_path / "copy")
+    with mqstore.open(tmp_path / "copy", "rw") as store:
+        assert sorted(map(int, bodies(store, "jobs"))) == list(range(number))
+        counts = store.work_queue("jobs").counts()
+        assert number * 2 // 3 <= counts.ready + counts.leased <= number
+
+
+def test_a_promotion_has_what_the_standby_kept(tmp_path: Path) -> None:
+    """A copy that was killed, and damaged metadata."""
+    with master(tmp_path / "store", replication=SOON) as store:
+        queue = store.work_queue("jobs", visibility_timeout=3600)
+        queue.put_many([b"a", b"b"])
+        queue.get(timeout=0).ack()
+        code = """
+            import sys, time, mqstore
+            follower = mqstore.follow(sys.argv[2], sys.argv[1], protocol="mqstore")
+            while (end := follower.status().metadata_end) is None or end < int(sys.argv[3]):
+                time.sleep(0.01)
+            print("there", flush=True)
+            time.sleep(600)
+        """
+        end = store.append("marker", b"x").commit_log_offset
+        with program(code, tmp_path / "copy", address_of(store), end) as child:
+            assert line(child) == "there"
+    kept = tmp_path / "copy" / "mqstore" / "standby"
+    content = kept.read_bytes()
+    kept.write_bytes(content[:-5] + b"?" + content[-4:])
+    with pytest.raises(mqstore.CorruptionError, match=r"mqstore/standby .* remove the file"):
+        mqstore.promote(tmp_path / "copy")
+    kept.write_bytes(content)
+    assert mqstore.promote(tmp_path / "copy") is not None
+    assert not kept.exists()
+    with mqstore.open(tmp_path / "copy", "rw") as store:
+        assert [one.body for one in store.work_queue("jobs").get_many(5, timeout=0)] == [b"b"]
+
+
+def test_a_former_master_is_a_standby_again(tmp_path: Path, cli: Cli) -> None:
+    """Its own metadata go: the new master's count."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    store = master(one, replication=SOON)
+    queue = store.work_queue("jobs", visibility_timeout=3600)
+    queue.put_many([b"a", b"b", b"c"])
+    with standby(store, two) as follower:
+        until(lambda: follower.status().metadata_end == store.stats().log_max_offset)
+    # The standby never sees this.
+    queue.get(timeout=0).ack()
+    store.append("orders", b"lost")
+    store.close()
+    assert "no longer follows" in cli("promote", two).stderr
+    with master(two, "rw", replication=SOON) as new:
+        assert len(new.work_queue("jobs").get_many(5, timeout=0)) == 3
+        run = cli("demote", one, address_of(new))
+        assert "--protocol mqstore" in run.stderr
+        run = cli("follow", address_of(new), one, "--protocol", "mqstore", "--once", "--format", "json")
+        found = json.loads(run.stdout)
+        assert (found["lag_bytes"], found["state"]) == (0, "following")
+        new = give_over(new, one)
+    with new:
+        assert new.work_queue("jobs").counts().leased == 3
+        assert bodies(new, "orders") == []
+
+
+def test_a_standby_keeps_what_no_compaction_has(tmp_path: Path) -> None:
+    """Its retention deletes nothing of a compacted topic. As the store, it compacts, and then deletes."""
+    with master(tmp_path / "store", replication=SOON) as store:
+        store.create_topic("prices", attributes={"cleanup.policy": "COMPACTION"})
+        prices = store.table("prices")
+        for number in range(50):
+            prices[f"k{number}"] = b"%d" % number
+        with standby(store, tmp_path / "copy", retention_bytes=SIZE) as follower:
+            until(lambda: has_all(follower, store))
+            store.append_many("orders", [b"x" * 1000] * 500)
+            until(lambda: has_all(follower, store))
+            with mqstore.open(tmp_path / "copy", retention_bytes=SIZE) as copy:
+                (kept,) = copy.expire(dry_run=True).kept
+                assert "in no compaction file yet, of prices" in kept
+    assert mqstore.promote(tmp_path / "copy") is not None
+    mqstore.compact(tmp_path / "copy", in_place=True)
+    with mqstore.open(tmp_path / "copy", "rw", retention_bytes=SIZE) as store:
+        store.expire()
+        assert store.stats().log_min_offset > 0
+        assert len(store.table("prices")) == 50

@@ -133,9 +133,9 @@ def follow(
 def promote(path: StorePath) -> str | None:
     """Makes a copy of a master a store of its own, which can be opened for writing. It must not be followed now.
 
-    The log ends with the last whole message that the copy got. A standby (protocol `"mqstore"`) then has the metadata of
-    its master: topics, groups, and the state of work queues. Make sure that the old master does not continue: its later
-    messages are not in this store.
+    The log ends with the last whole message that the copy got. A standby (protocol `"mqstore"`) then has the metadata
+    of its master: topics, groups, and the state of work queues. Make sure that the old master does not continue: its
+    later messages are not in this store.
 
     Args:
         path: directory of the copy.
@@ -217,8 +217,8 @@ class Follower(Running):
     def wait(self, offset: int | None = None, timeout: Duration | None = None) -> FollowStatus:
         """Waits until the copy has the log up to `offset`, or without it, everything that the master has.
 
-        A master of the protocol `"default"` does not tell its end. Without `offset` and without `metadata`, the wait then
-        ends when it has sent nothing for 0.2 seconds.
+        A master of the protocol `"default"` does not tell its end. Without `offset` and without `metadata`, the wait
+        then ends when it has sent nothing for 0.2 seconds.
 
         Args:
             offset: a log offset of the master, for example `log_end` of its last message.

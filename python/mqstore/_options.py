@@ -124,7 +124,8 @@ class Master:
     """How a store serves its replicas: slaves of RocketMQ, and copies of `mqstore.follow`.
 
     Pass it to `mqstore.open` as `replication=`. The store listens until it is closed, and serves both protocols of
-    RocketMQ and that of a standby at one port. Nothing there is encrypted, and no password is asked for: use a private network.
+    RocketMQ and that of a standby at one port. Nothing there is encrypted, and no password is asked for: use a private
+    network.
     """
 
     listen: str

@@ -47,6 +47,8 @@ class Sent:
     due: int = 0
     """Time by the clock at which it stops waiting, in milliseconds."""
     id: str = ""
+    orphan: bool = False
+    """Whether the topic was deleted while it waited: it is dropped when it is due."""
 
 
 @dataclass
@@ -73,7 +75,7 @@ class Model:
     def pass_time(self, now: int) -> None:
         for one in self.waiting():
             if one.due <= now:
-                one.fate = "visible" if one.topic in self.topics else "gone"
+                one.fate = "visible" if one.topic in self.topics and not one.orphan else "gone"
 
 
 class History:
@@ -135,7 +137,7 @@ class History:
         self.move((due - self.now) / 1000 + 1)
 
     def cancel(self) -> None:
-        waiting = self.model.waiting()
+        waiting = [one for one in self.model.waiting() if not one.orphan]
         if waiting:
             one = self.chance.choice(waiting)
             assert self.store.cancel(one.id)
@@ -161,6 +163,8 @@ class History:
         for one in self.model.sent.values():
             if one.topic == "shop" and one.fate == "visible":
                 one.fate = "gone"
+            # A new topic has none of the old messages.
+            one.orphan |= one.topic == "shop"
 
     def change_queues(self) -> None:
         queues = self.chance.randint(1, 4)
@@ -326,8 +330,10 @@ class History:
         assert mqstore.promote(standby) is not None
         shutil.rmtree(self.home)
         standby.rename(self.home)
+        self.folders[1].mkdir()
         # It has no compaction files, so it still has what a compaction had removed.
         self.model.removed.clear()
+        self.damaged.clear()
         self.store = self.opened()
 
     VERBS: tuple[tuple[str, int], ...] = (

@@ -226,14 +226,13 @@ def test_a_master_that_is_killed(tmp_path: Path) -> None:
                     queue.get(timeout=5).ack()
             print(number, flush=True)
     """
-    with program(code, tmp_path / "store") as child:
-        with standby(line(child), tmp_path / "copy") as follower:
-            until(lambda: follower.status().state == "following")
-            number = [int(tell(child)) for _ in range(3)][-1]
-            until(lambda: follower.status().metadata_end is not None)
-            child.kill()
-            child.wait()
-            until(lambda: follower.status().state == "connecting")
+    with program(code, tmp_path / "store") as child, standby(line(child), tmp_path / "copy") as follower:
+        until(lambda: follower.status().state == "following")
+        number = [int(tell(child)) for _ in range(3)][-1]
+        until(lambda: follower.status().metadata_end is not None)
+        child.kill()
+        child.wait()
+        until(lambda: follower.status().state == "connecting")
     mqstore.promote(tmp_path / "copy")
     with mqstore.open(tmp_path / "copy", "rw") as store:
         assert sorted(map(int, bodies(store, "jobs"))) == list(range(number))
@@ -290,10 +289,10 @@ def test_a_former_master_is_a_standby_again(tmp_path: Path, cli: Cli) -> None:
         run = cli("follow", address_of(new), one, "--protocol", "mqstore", "--once", "--format", "json")
         found = json.loads(run.stdout)
         assert (found["lag_bytes"], found["state"]) == (0, "following")
-        new = give_over(new, one)
-    with new:
-        assert new.work_queue("jobs").counts().leased == 3
-        assert bodies(new, "orders") == []
+        again = give_over(new, one)
+    with again:
+        assert again.work_queue("jobs").counts().leased == 3
+        assert bodies(again, "orders") == []
 
 
 def test_a_standby_keeps_what_no_compaction_has(tmp_path: Path) -> None:

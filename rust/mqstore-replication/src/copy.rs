@@ -44,7 +44,8 @@ pub struct Master {
 
 impl Master {
     fn to_json(&self, copy: Option<u64>) -> String {
-        serde_json::json!({"master": self.address, "protocol": self.protocol.name(), "copy": copy}).to_string()
+        serde_json::json!({"master": self.address, "protocol": self.protocol.name(), "copy": copy})
+            .to_string()
     }
 
     fn parse(text: &[u8]) -> Option<(Self, Option<u64>)> {

@@ -48,7 +48,10 @@ enum Role {
         links: Vec<MasterLink>,
         metadata: Option<NewestMetadata>,
     },
-    Replica { copy: Box<CopyStore>, link: Option<ReplicaLink> },
+    Replica {
+        copy: Box<CopyStore>,
+        link: Option<ReplicaLink>,
+    },
 }
 
 /// The master's end of a connection. It can outlive the other end.
@@ -538,7 +541,10 @@ fn each_step_is_needed() {
     let mutants = [Mutant::EarlyReports, Mutant::OneCopyLess, Mutant::NoEpoch];
     let missed: Vec<_> = mutants
         .into_iter()
-        .filter(|mutant| !(0..400).any(|seed| std::panic::catch_unwind(|| run(Protocol::AutoSwitch, seed, *mutant)).is_err()))
+        .filter(|mutant| {
+            !(0..400)
+                .any(|seed| std::panic::catch_unwind(|| run(Protocol::AutoSwitch, seed, *mutant)).is_err())
+        })
         .collect();
     std::panic::set_hook(before);
     assert_eq!(missed, []);

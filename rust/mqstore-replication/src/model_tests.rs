@@ -338,8 +338,10 @@ fn another_log_is_no_copy() {
         ReplicaOptions { protocol: Protocol::Default, broker_id: None, is_learner: true, begin: side.begin };
     let mut replica = Replica::new(options, &side.copy, 0).unwrap();
     let next = u64::from_be_bytes(replica.take_output().try_into().unwrap());
-    let heartbeat = Protocol::Default
-        .transfer_header(0, &Transfer { offset: next, epoch: Epoch { number: 0, start: 0 }, confirmed: 0, log_end: 0 });
+    let heartbeat = Protocol::Default.transfer_header(
+        0,
+        &Transfer { offset: next, epoch: Epoch { number: 0, start: 0 }, confirmed: 0, log_end: 0 },
+    );
     let error = (0..).map(|round| round * 1000).find_map(|now_ms| {
         replica.receive(&heartbeat, &mut side.copy, now_ms).unwrap();
         replica.report(now_ms).err()

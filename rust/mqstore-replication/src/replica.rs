@@ -354,7 +354,8 @@ impl Replica {
             return Err(ReplicaError::Protocol(format!("its segments have {segment_bytes} bytes")));
         }
         if !self.log.is_empty {
-            let reason = format!("the segments of the copy have {own} bytes, those of the master {segment_bytes}");
+            let reason =
+                format!("the segments of the copy have {own} bytes, those of the master {segment_bytes}");
             return Err(ReplicaError::Diverged { at: self.log.end, reason });
         }
         log.use_segments(segment_bytes)?;

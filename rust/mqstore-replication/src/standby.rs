@@ -83,6 +83,9 @@ struct Header {
     files: Vec<(String, u64)>,
 }
 
+/// Paths below the root, and the content.
+type Files<'a> = Vec<(PathBuf, &'a [u8])>;
+
 impl NewestMetadata {
     /// Returns the metadata of a store that is open for writing. If `last` are still those, nothing is copied.
     ///
@@ -200,7 +203,7 @@ impl StandbyMetadata {
     }
 
     /// Returns the header, and each file with its content.
-    fn parts(&self) -> Result<(Header, Vec<(PathBuf, &[u8])>), String> {
+    fn parts(&self) -> Result<(Header, Files<'_>), String> {
         let damaged = || "its metadata are damaged".to_owned();
         let (covered, crc) = self.bytes.split_last_chunk::<CRC_BYTES>().ok_or_else(damaged)?;
         if crc32(covered) != u32::from_be_bytes(*crc) || !covered.starts_with(MAGIC) {
@@ -247,7 +250,8 @@ impl StandbyMetadata {
 
     /// Puts the metadata into their places, in a store that no program has open.
     pub(crate) fn place(&self, files: &StoreFiles) -> Result<(), StoreError> {
-        let (header, content) = self.parts().map_err(|reason| StoreError::corrupt(&path_of(files), 0, reason))?;
+        let (header, content) =
+            self.parts().map_err(|reason| StoreError::corrupt(&path_of(files), 0, reason))?;
         mark(files, None)?;
         for folder in [files.config(), files.meta()] {
             let found = files_below(files, &folder)?;
@@ -266,7 +270,10 @@ impl StandbyMetadata {
             let path = files.root.join(name);
             let folder = parent_dir(&path);
             files.vfs.create_dir_all(folder).at(folder, PLACING)?;
-            files.vfs.write_atomic(&path, &files.staging_for(&path).join("placed"), bytes).at(&path, PLACING)?;
+            files
+                .vfs
+                .write_atomic(&path, &files.staging_for(&path).join("placed"), bytes)
+                .at(&path, PLACING)?;
             folders.extend(files.folders_up_from(folder).skip(1).map(Path::to_path_buf));
         }
         // Also if they exist: a promotion that stopped can have made them.
@@ -324,8 +331,7 @@ fn is_metadata(path: &Path) -> bool {
         Some(names)
     });
     match names.as_deref() {
-        Some(["config", _, ..]) => true,
-        Some(["mqstore", "meta", _]) => true,
+        Some(["config", _, ..] | ["mqstore", "meta", _]) => true,
         Some(["mqstore", name]) => *name == mqstore_base::store_files::DELAY_LEVELS_FILE,
         _ => false,
     }

@@ -119,8 +119,12 @@ fn other_bytes_are_no_metadata() {
         assert!(StandbyMetadata::parse(bytes[..at].to_vec()).is_err(), "{at}");
     }
     // Nothing else than metadata is written anywhere.
-    for name in ["../x", "/etc/x", "config/../../x", "commitlog/00000000000000000000", "mqstore/state.a", "config"] {
-        let header = format!(r#"{{"metadata_end":null,"archive":null,"topics":"","queues":{{}},"files":[["{name}",1]]}}"#);
+    for name in
+        ["../x", "/etc/x", "config/../../x", "commitlog/00000000000000000000", "mqstore/state.a", "config"]
+    {
+        let header = format!(
+            r#"{{"metadata_end":null,"archive":null,"topics":"","queues":{{}},"files":[["{name}",1]]}}"#
+        );
         let hostile = encode(7, header.as_bytes(), b"x");
         assert!(StandbyMetadata::parse(hostile).unwrap_err().contains("have the file"), "{name}");
     }

@@ -250,13 +250,7 @@ impl Protocol {
     }
 
     /// Appends the handshake of a replica, which the master must get in one read.
-    pub(crate) fn handshake(
-        self,
-        only_last_file: bool,
-        is_learner: bool,
-        broker_id: u64,
-        out: &mut Vec<u8>,
-    ) {
+    pub(crate) fn handshake(self, only_last_file: bool, is_learner: bool, broker_id: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.handshake_state().to_be_bytes());
         out.extend_from_slice(&u16::from(only_last_file).to_be_bytes());
         // A learner never becomes a member of the set whose acknowledgements the master waits for.
@@ -384,11 +378,23 @@ mod tests {
         Protocol::Default.report(500, &mut out);
         assert_eq!(out, bytes("00000000000001f4"));
         let frame = bytes("000000000020000000008000");
-        let header = Header::Transfer { body_bytes: 32_768, offset: 2_097_152, epoch: None, confirmed: None, log_end: None };
+        let header = Header::Transfer {
+            body_bytes: 32_768,
+            offset: 2_097_152,
+            epoch: None,
+            confirmed: None,
+            log_end: None,
+        };
         assert_eq!(Protocol::Default.header(&frame), Ok(Some((header, 12))));
         assert_eq!(Protocol::Default.header(&frame[..11]), Ok(None));
         let heartbeat = bytes("00000000002625a000000000");
-        let header = Header::Transfer { body_bytes: 0, offset: 2_500_000, epoch: None, confirmed: None, log_end: None };
+        let header = Header::Transfer {
+            body_bytes: 0,
+            offset: 2_500_000,
+            epoch: None,
+            confirmed: None,
+            log_end: None,
+        };
         assert_eq!(Protocol::Default.header(&heartbeat), Ok(Some((header, 12))));
     }
 

@@ -69,7 +69,15 @@ const CRATES: [(&str, &[&str]); 18] = [
     ),
     (
         "mqstore-replication",
-        &["mqstore-base", "mqstore-engine", "mqstore-format", "mqstore-io", "mqstore-log", "mqstore-meta"],
+        &[
+            "mqstore-base",
+            "mqstore-engine",
+            "mqstore-format",
+            "mqstore-inspect",
+            "mqstore-io",
+            "mqstore-log",
+            "mqstore-meta",
+        ],
     ),
     (
         "mqstore",

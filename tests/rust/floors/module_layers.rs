@@ -142,9 +142,10 @@ const ORDERS: &[(&str, &[&[&str]])] = &[
     (
         "mqstore-replication",
         &[
-            &["epochs"],
-            &["log", "wire"],
-            &["master", "metadata", "records"],
+            &["epochs", "metadata"],
+            &["standby", "wire"],
+            &["log"],
+            &["master", "records"],
             &["copy", "replica", "replica_set"],
         ],
     ),

@@ -51,7 +51,7 @@ def follow(
         bool | None,
         typer.Option(
             "--learner/--no-learner",
-            help="Whether appends of the master never wait for this copy. The default with autoswitch, not with mqstore.",
+            help="Whether appends of the master never wait for this copy: by default with autoswitch only.",
         ),
     ] = None,
     durable_acks: Annotated[

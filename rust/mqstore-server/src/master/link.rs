@@ -110,8 +110,7 @@ impl Link {
             out.clear();
             let metadata = state.metadata();
             let mut session = self.session.lock();
-            let sent =
-                session.next_frame(&state.sent(metadata.as_ref()), FRAME_BYTES, now_ms(), &mut out);
+            let sent = session.next_frame(&state.sent(metadata.as_ref()), FRAME_BYTES, now_ms(), &mut out);
             drop(session);
             sent.map_err(|error| error.to_string())?;
             // A connection that is gone needs no note.

@@ -60,7 +60,7 @@ def program(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def tell(child: subprocess.Popen[str]) -> str:
-    """Lets the other process go on, and returns its next line."""
+    """Lets the other process continue, and returns its next line."""
     assert child.stdin is not None
     child.stdin.write("\n")
     child.stdin.flush()
@@ -112,7 +112,7 @@ def test_everything_continues_at_the_standby(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 60))])
 def test_a_random_history_of_fail_overs(tmp_path: Path, seed: int) -> None:
-    """Verbs and fail-overs, with the standby connected all the time or later, killed or not: the same state goes on."""
+    """Verbs and fail-overs, with the standby connected all the time or later, killed or not: the state stays the same."""
     choose, number, rounds = random.Random(seed), 0, 0
     path = tmp_path / "store0"
     store = master(path, replication=SOON)

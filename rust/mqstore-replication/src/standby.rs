@@ -393,7 +393,7 @@ fn forget_removed_topics(files: &StoreFiles) -> Result<(), StoreError> {
     }
 }
 
-/// Lets the queues of which this log has no message continue where those of the master do.
+/// Lets the queues without a message in this log continue where those of the master do.
 fn continue_queues(
     files: &StoreFiles,
     ends: &BTreeMap<String, BTreeMap<i32, i64>>,

@@ -12,7 +12,7 @@ use mqstore::store::BackgroundTask;
 use super::state::State;
 use crate::deadline::clock;
 
-/// The pause after a copy is at least so many times as long as the copy took.
+/// The pause after a copy, at least, as a multiple of the time of the copy.
 const PAUSE_FACTOR: u32 = 9;
 
 /// See the header of this module. A background task of the store.

@@ -103,6 +103,8 @@ def follow(
     for name, address in (("master", master), ("metadata", metadata)):
         if address is not None:
             _check_address(name, address)
+    if metadata is not None and protocol == "mqstore":
+        raise InvalidOptionError("metadata", "a standby gets the metadata of a store from its master: leave it out")
     pause = duration_of("metadata_interval", metadata_interval)
     if pause < 0.1:
         raise InvalidOptionError("metadata_interval", f"must be at least 0.1 seconds, not {metadata_interval!r}")

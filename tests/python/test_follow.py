@@ -247,6 +247,7 @@ def test_segments_of_another_size(master: Master, tmp_path: Path) -> None:
         ({"master": "host:0"}, "master"),
         ({"master": ":10912"}, "master"),
         ({"metadata": "host:x"}, "metadata"),
+        ({"metadata": "127.0.0.1:10911", "protocol": "mqstore"}, "metadata"),
         ({"protocol": "raft"}, "protocol"),
         ({"begin": "now"}, "begin"),
         ({"durability": "sync"}, "durability"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -112,7 +113,7 @@ def test_everything_continues_at_the_standby(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 60))])
 def test_a_random_history_of_fail_overs(tmp_path: Path, seed: int) -> None:
-    """Verbs and fail-overs, with the standby connected all the time or later, killed or not: the state stays the same."""
+    """Verbs and fail-overs, with the standby connected all the time or later: the state stays the same."""
     choose, number, rounds = random.Random(seed), 0, 0
     path = tmp_path / "store0"
     store = master(path, replication=SOON)
@@ -207,6 +208,11 @@ def test_two_standbys_are_two_copies(tmp_path: Path) -> None:
             with follow(store, home / "one", **options):
                 until(lambda store=store: len(store.followers()) == 1)
                 until(lambda store=store, numbers=numbers: {one.broker_id for one in store.followers()} <= numbers)
+            # Copied files are another copy.
+            shutil.copytree(home / "one", home / "three")
+            with follow(store, home / "three", **options):
+                until(lambda store=store: [one.broker_id for one in store.followers()] not in ([], [None]))
+                assert {one.broker_id for one in store.followers()}.isdisjoint(numbers)
 
 
 def test_a_master_that_is_killed(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 //! The store that is a copy of a master's log.
 //!
 //! ```text
-//! mqstore/follow    {"master": "10.0.0.5:10912", "protocol": "default", "copy": 1234}
+//! mqstore/follow    {"master": "10.0.0.5:10912", "protocol": "default", "copy": 1234, "path": "/data/copy"}
 //! ```
 //!
 //! The copy is a store that is open for writing, so it has the lock, the live page, dispatch and retention of one; only
@@ -43,16 +43,21 @@ pub struct Master {
 }
 
 impl Master {
-    fn to_json(&self, copy: Option<u64>) -> String {
-        serde_json::json!({"master": self.address, "protocol": self.protocol.name(), "copy": copy})
+    fn to_json(&self, copy: Option<u64>, root: &Path) -> String {
+        let (protocol, path) = (self.protocol.name(), root.display().to_string());
+        serde_json::json!({"master": self.address, "protocol": protocol, "copy": copy, "path": path})
             .to_string()
     }
 
-    fn parse(text: &[u8]) -> Option<(Self, Option<u64>)> {
+    /// Returns also the number of the copy at `root`.
+    fn parse(text: &[u8], root: &Path) -> Option<(Self, Option<u64>)> {
         let value: serde_json::Value = serde_json::from_slice(text).ok()?;
         let protocol = Protocol::named(value.get("protocol")?.as_str()?)?;
         let address = value.get("master")?.as_str()?.to_owned();
-        Some((Self { address, protocol }, value.get("copy").and_then(serde_json::Value::as_u64)))
+        // Copied files are another copy.
+        let is_here = value.get("path").and_then(|path| path.as_str()) == Some(&*root.display().to_string());
+        let copy = value.get("copy").and_then(serde_json::Value::as_u64).filter(|_| is_here);
+        Some((Self { address, protocol }, copy))
     }
 
     /// Returns the master that the store in the directory `root` follows, if that is known.
@@ -79,7 +84,9 @@ impl Master {
             text => text.at(&path, "reading the master's address")?,
         };
         let reason = "it does not name a master; if this store follows none, remove the file";
-        Self::parse(&text).map(Some).ok_or_else(|| StoreError::corrupt(&path, 0, reason.to_owned()))
+        Self::parse(&text, &files.root)
+            .map(Some)
+            .ok_or_else(|| StoreError::corrupt(&path, 0, reason.to_owned()))
     }
 }
 
@@ -88,7 +95,7 @@ fn mark_path(files: &StoreFiles) -> PathBuf {
 }
 
 fn mark(files: &StoreFiles, master: &Master, copy: Option<u64>) -> Result<(), StoreError> {
-    let (path, text) = (mark_path(files), master.to_json(copy));
+    let (path, text) = (mark_path(files), master.to_json(copy, &files.root));
     let staged = files.staging_for(&path).join("follow");
     files.vfs.write_atomic(&path, &staged, text.as_bytes()).at(&path, FOLLOWING)
 }

@@ -59,8 +59,8 @@ class FollowStatus(_Report):
     epoch: int | None
     """The last epoch; None with the protocol `"default"`."""
     metadata_end: int | None
-    """Log offset up to which the copy has topics, groups and offsets, from the broker at `metadata` or with the
-    protocol `"mqstore"`; None before the first ones."""
+    """The copy has every change of topics, groups and offsets that came before the master's log had this end: from the
+    broker at `metadata`, or with the protocol `"mqstore"`. None before the first ones."""
     metadata_error: str | None
     """Why the last look at the tables of the broker failed, if it did."""
     error: str | None

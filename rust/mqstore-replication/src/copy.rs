@@ -25,7 +25,7 @@ use mqstore_log::recovery::{ProgressReporter, last_whole_record, truncate_after}
 
 use crate::epochs::EpochTable;
 use crate::log::{LogState, ReplicaLog};
-use crate::standby::{self, StandbyMetadata};
+use crate::standby::{self, StandbyMetadata, change_mark};
 use crate::wire::Protocol;
 
 /// Maximum bytes of `mqstore/follow`.
@@ -294,15 +294,6 @@ impl CopyStore {
         self.store = open(&self.setup)?;
         self.opened()
     }
-}
-
-fn change_mark(
-    files: &StoreFiles,
-    change: impl FnOnce(DurableMark) -> DurableMark,
-) -> Result<(), StoreError> {
-    let marks = DurableMarkFile::new(files);
-    let Some(old) = marks.try_load()? else { return Ok(()) };
-    marks.store(&DurableMark { sequence: old.sequence + 1, clean: false, ..change(old) }, true)
 }
 
 fn open(setup: &CopySetup) -> Result<Store, StoreError> {

@@ -73,7 +73,7 @@ struct SentMetadata {
     metadata: Arc<StandbyMetadata>,
     /// Sent bytes.
     at: usize,
-    /// The log offset at which the standby knows them to be those of the master.
+    /// The standby knows that they have every change that came before the log had this end.
     told: u64,
 }
 
@@ -285,7 +285,7 @@ impl MasterSession {
             && self.metadata.as_ref().is_none_or(|sent| !Arc::ptr_eq(&sent.metadata, &newest.metadata))
         {
             let metadata = Arc::clone(&newest.metadata);
-            self.metadata = Some(SentMetadata { told: metadata.log_end(), metadata, at: 0 });
+            self.metadata = Some(SentMetadata { told: newest.as_of, metadata, at: 0 });
         }
         let Some(sent) = &mut self.metadata else { return };
         let rest = sent.metadata.bytes().get(sent.at..).unwrap_or_default();
@@ -302,7 +302,7 @@ impl MasterSession {
             return false;
         }
         let Some(sent) = &self.metadata else { return true };
-        let has_log = self.facts.acked.unwrap_or(0) >= sent.told;
+        let has_log = self.facts.acked.unwrap_or(0) >= sent.told.max(sent.metadata.log_end());
         !sent.is_complete()
             || (has_log && (!Arc::ptr_eq(&sent.metadata, &newest.metadata) || newest.as_of > sent.told))
     }

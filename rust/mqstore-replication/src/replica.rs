@@ -62,7 +62,7 @@ pub struct ReplicaProgress {
     pub is_following: bool,
     /// The last epoch.
     pub epoch: Option<i32>,
-    /// The log offset of the kept metadata, if the protocol has them.
+    /// The kept metadata have every change that came before the master's log had this end, if the protocol has them.
     pub metadata_end: Option<u64>,
 }
 
@@ -75,10 +75,10 @@ struct MetadataStream {
     received: Vec<u8>,
     /// Complete metadata, until the copy has the log for them.
     waiting: Option<StandbyMetadata>,
-    /// The log offset of those that are kept.
+    /// The last ones have every change that came before the master's log had this end.
+    as_of: u64,
+    /// The same for those that are kept.
     kept: Option<u64>,
-    /// The log offset at which the last ones were still those of the master.
-    current: Option<u64>,
 }
 
 /// One connection to a master. See the header of this module.
@@ -290,9 +290,9 @@ impl Replica {
             _ if !self.is_greeted => {
                 Err(ReplicaError::Protocol("it sent the log before its epochs".to_owned()))
             }
-            Header::Metadata { body_bytes, log_end, is_last } => {
+            Header::Metadata { body_bytes, as_of, is_last } => {
                 self.input.clear();
-                self.metadata.begin(body_bytes as usize, log_end, is_last)
+                self.metadata.begin(body_bytes as usize, as_of, is_last)
             }
             Header::Transfer { body_bytes, offset, epoch, confirmed, log_end } => {
                 self.input.clear();
@@ -371,11 +371,13 @@ impl Replica {
             && let Some(metadata) = self.metadata.waiting.take_if(is_ready)
         {
             log.keep_metadata(&metadata)?;
-            self.metadata.kept = Some(metadata.log_end());
+            self.metadata.kept = Some(0);
         }
-        if self.metadata.waiting.is_none() && self.metadata.kept.is_some() {
-            let current = self.metadata.current.take_if(|current| *current <= end);
-            self.metadata.kept = self.metadata.kept.max(current);
+        // Newer ones can be on their way.
+        let is_newest = self.metadata.left == 0 && self.metadata.received.is_empty();
+        if is_newest && self.metadata.waiting.is_none() {
+            let as_of = self.metadata.as_of.min(end);
+            self.metadata.kept = self.metadata.kept.map(|kept| kept.max(as_of));
         }
         Ok(())
     }
@@ -479,9 +481,9 @@ impl Replica {
 }
 
 impl MetadataStream {
-    fn begin(&mut self, bytes: usize, log_end: u64, is_last: bool) -> Result<(), ReplicaError> {
+    fn begin(&mut self, bytes: usize, as_of: u64, is_last: bool) -> Result<(), ReplicaError> {
+        self.as_of = as_of;
         if bytes == 0 && self.received.is_empty() {
-            self.current = Some(log_end);
             return Ok(());
         }
         if self.received.len() + bytes > 2 * MOST_BYTES {

@@ -50,12 +50,12 @@ pub struct StandbyMetadata {
     bytes: Vec<u8>,
 }
 
-/// The newest metadata of a master, and a log offset at which they still were those of the store.
+/// The newest metadata of a master.
 #[derive(Clone, Debug)]
 pub struct NewestMetadata {
     /// The metadata.
     pub metadata: Arc<StandbyMetadata>,
-    /// The log offset.
+    /// They have every change that came before the log had this end.
     pub as_of: u64,
     state: MetadataState,
 }
@@ -92,14 +92,13 @@ impl NewestMetadata {
     /// # Errors
     /// Those of [`StandbyMetadata::capture`].
     pub fn of(store: &Store, last: Option<Self>) -> Result<Self, StoreError> {
-        // Before the copy: a change meanwhile is seen the next time.
-        let state = MetadataState::of(store)?;
+        // Both before the copy: a change meanwhile is seen the next time.
         let as_of = store.log_feed()?.end();
+        let state = MetadataState::of(store)?;
         match last {
             Some(last) if last.state == state => Ok(Self { as_of, ..last }),
             last => {
                 let new = StandbyMetadata::capture(store)?;
-                let as_of = new.log_end();
                 let known = last.map(|last| last.metadata).filter(|known| known.equals(&new));
                 Ok(Self { metadata: known.unwrap_or_else(|| Arc::new(new)), as_of, state })
             }
@@ -372,16 +371,17 @@ fn ends_of_queues(store: &Store) -> Result<BTreeMap<String, BTreeMap<i32, i64>>,
 
 /// Says where the metadata log ends. Before that, there is none: a crash leaves a store that can be opened.
 fn mark(files: &StoreFiles, metadata_end: Option<u64>) -> Result<(), StoreError> {
+    change_mark(files, |old| DurableMark { has_metadata: metadata_end.is_some(), metadata_end, ..old })
+}
+
+/// Changes the durable mark of a store that no program has open.
+pub(crate) fn change_mark(
+    files: &StoreFiles,
+    change: impl FnOnce(DurableMark) -> DurableMark,
+) -> Result<(), StoreError> {
     let marks = DurableMarkFile::new(files);
     let Some(old) = marks.try_load()? else { return Ok(()) };
-    let new = DurableMark {
-        sequence: old.sequence + 1,
-        clean: false,
-        has_metadata: metadata_end.is_some(),
-        metadata_end,
-        ..old
-    };
-    marks.store(&new, true)
+    marks.store(&DurableMark { sequence: old.sequence + 1, clean: false, ..change(old) }, true)
 }
 
 /// Removes the topics that the master has deleted from the list of queues: the next open removes their files.

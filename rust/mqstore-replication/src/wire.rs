@@ -16,7 +16,7 @@
 //!
 //! All numbers are big-endian. A frame without a body is a heartbeat; its offset is the next one to be sent. A body is a
 //! range of bytes of the log, which begins and ends anywhere, but in one segment; or a part of the metadata.
-//! Without a body, the metadata that were sent are still those of the master at this log offset.
+//! They have every change that came before the log had this end; without a body, those that were sent have.
 //!
 //! Source: `DefaultHAConnection`, `DefaultHAClient`, `AutoSwitchHAConnection`, `AutoSwitchHAClient`. The protocol mqstore
 //! is one of our own.
@@ -76,8 +76,8 @@ pub enum Header {
     Metadata {
         /// Bytes of the body.
         body_bytes: u32,
-        /// The log offset that the replica must have for them.
-        log_end: u64,
+        /// They have every change that came before the log had this end.
+        as_of: u64,
         /// Whether it is the last part.
         is_last: bool,
     },
@@ -276,12 +276,12 @@ impl Protocol {
 }
 
 /// Appends a frame with a part of the metadata: as many bytes of `rest` as `most` allows. Returns their number.
-pub(crate) fn metadata(rest: &[u8], log_end: u64, most: usize, out: &mut Vec<u8>) -> usize {
+pub(crate) fn metadata(rest: &[u8], as_of: u64, most: usize, out: &mut Vec<u8>) -> usize {
     let count = rest.len().min(most).min(MAX_BODY_BYTES as usize);
     out.reserve(METADATA_HEADER_BYTES + count);
     out.extend_from_slice(&METADATA.to_be_bytes());
     out.extend_from_slice(&(count as u32).to_be_bytes());
-    out.extend_from_slice(&log_end.to_be_bytes());
+    out.extend_from_slice(&as_of.to_be_bytes());
     out.extend_from_slice(&i32::from(count == rest.len()).to_be_bytes());
     out.extend_from_slice(rest.get(..count).unwrap_or_default());
     count
@@ -354,8 +354,8 @@ impl Reader<'_> {
     }
 
     fn metadata(&mut self) -> Option<Header> {
-        let (body_bytes, log_end) = (self.len()?, self.u64()?);
-        Some(Header::Metadata { body_bytes, log_end, is_last: self.i32()? != 0 })
+        let (body_bytes, as_of) = (self.len()?, self.u64()?);
+        Some(Header::Metadata { body_bytes, as_of, is_last: self.i32()? != 0 })
     }
 }
 
@@ -469,13 +469,13 @@ mod tests {
         assert_eq!(Protocol::Own.header(&frame), Ok(Some((header, frame.len()))));
         out.clear();
         assert_eq!(metadata(b"abcdef", 500, 4, &mut out), 4);
-        let header = Header::Metadata { body_bytes: 4, log_end: 500, is_last: false };
+        let header = Header::Metadata { body_bytes: 4, as_of: 500, is_last: false };
         assert_eq!(Protocol::Own.header(&out), Ok(Some((header, METADATA_HEADER_BYTES))));
         assert_eq!(&out[METADATA_HEADER_BYTES..], b"abcd");
         assert!(Protocol::AutoSwitch.header(&out).unwrap_err().contains("begins with 4"));
         out.clear();
         assert_eq!(metadata(b"ef", 500, 4, &mut out), 2);
-        let header = Header::Metadata { body_bytes: 2, log_end: 500, is_last: true };
+        let header = Header::Metadata { body_bytes: 2, as_of: 500, is_last: true };
         assert_eq!(Protocol::Own.header(&out), Ok(Some((header, METADATA_HEADER_BYTES))));
     }
 

@@ -301,6 +301,38 @@ def test_a_former_master_is_a_standby_again(tmp_path: Path, cli: Cli) -> None:
         assert bodies(again, "orders") == []
 
 
+@pytest.mark.parametrize("protocol", ["mqstore", "autoswitch"])
+def test_delays_of_a_former_master(tmp_path: Path, protocol: Any) -> None:
+    """It is the store again: each delayed message comes once, whoever delivered or accepted it."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    with master(one, replication=SOON) as store:
+        for name in (b"a", b"b", b"c"):
+            store.append("later", name, delay=2)
+        store.append("later", b"d", delay=3600)
+        with follow(store, two, protocol=protocol) as follower:
+            until(lambda: follower.status().log_end == store.stats().log_max_offset)
+            until(lambda: protocol != "mqstore" or has_all(follower, store))
+        # Only the old master has this one, and delivers it.
+        store.append("later", b"lost", delay=0.1)
+        until(lambda: b"lost" in bodies(store, "later"))
+    assert mqstore.promote(two) is not None
+    with master(two, "rw", replication=SOON) as new:
+        new.append("later", b"e", delay=0.5)
+        until(lambda: sorted(bodies(new, "later")) == [b"a", b"b", b"c", b"e"])
+        new.append("later", b"f", delay=1)
+        mqstore.demote(one, address_of(new), protocol=protocol)
+        with follow(new, one, protocol=protocol) as follower:
+            new.append("marker", b"x")
+            until(lambda: follower.status().log_end == new.stats().log_max_offset)
+            until(lambda: protocol != "mqstore" or has_all(follower, new))
+    assert mqstore.promote(one) is not None
+    with mqstore.open(one, "rw", segment_size=SIZE) as store:
+        until(lambda: len(bodies(store, "later")) == 5)
+        assert sorted(bodies(store, "later")) == [b"a", b"b", b"c", b"e", b"f"]
+        assert store.delays().pending == 1
+    assert mqstore.verify(one).ok
+
+
 def test_a_standby_keeps_what_no_compaction_has(tmp_path: Path) -> None:
     """Its retention deletes nothing of a compacted topic. As the store, it compacts, and then deletes."""
     with master(tmp_path / "store", replication=SOON) as store:

@@ -117,6 +117,7 @@ pub fn demote(files: &StoreFiles, master: &Master) -> Result<(), StoreError> {
     }
     files.ensure_folder(&files.side())?;
     standby::forget(files)?;
+    standby::forget_delays(files)?;
     mark(files, master, None)
 }
 

@@ -24,6 +24,7 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::{ArchiveState, Store, load_floors};
 use mqstore_format::crc32;
 use mqstore_format::json::{Dialect, TopicTable};
+use mqstore_format::names::{TIMERCHECK_FILE, TIMERWHEEL_FILE};
 use mqstore_inspect::{SideFiles, files_below};
 use mqstore_io::FileKind;
 use mqstore_io::vfs::parent_dir;
@@ -264,6 +265,7 @@ impl StandbyMetadata {
         }
         remove(files, &files.archive())?;
         remove(files, &files.delay_levels_file())?;
+        forget_delays(files)?;
         let mut folders = BTreeSet::new();
         for (name, bytes) in content {
             let path = files.root.join(name);
@@ -286,6 +288,18 @@ impl StandbyMetadata {
         mark(files, header.metadata_end)?;
         continue_queues(files, &header.queues)
     }
+}
+
+/// Removes what a former master knows about delayed messages: it is made again from the log.
+pub(crate) fn forget_delays(files: &StoreFiles) -> Result<(), StoreError> {
+    let (wheel, check) = (files.root.join(TIMERWHEEL_FILE), files.config().join(TIMERCHECK_FILE));
+    for path in [files.delays(), files.timer_log(), wheel, check] {
+        remove(files, &path)?;
+    }
+    for folder in [&files.side(), &files.root] {
+        files.vfs.sync_dir(folder).at(folder, PLACING)?;
+    }
+    Ok(())
 }
 
 /// Removes the kept metadata if their log offset is after `end`.

@@ -243,6 +243,11 @@ impl StoreFiles {
         self.folder(mqstore_format::names::TIMERLOG_DIR)
     }
 
+    /// `mqstore/delays`: the state of the delivery of delayed messages.
+    pub fn delays(&self) -> PathBuf {
+        self.side().join("delays")
+    }
+
     /// `mqstore/`: all files that are ours alone.
     pub fn side(&self) -> PathBuf {
         self.folder("mqstore")

@@ -133,7 +133,7 @@ pub(crate) struct StateFiles {
 
 impl StateFiles {
     fn path(files: &StoreFiles) -> PathBuf {
-        files.side().join("delays")
+        files.delays()
     }
 
     /// Reads the state of the store at `files`.

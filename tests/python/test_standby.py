@@ -303,7 +303,7 @@ def test_a_former_master_is_a_standby_again(tmp_path: Path, cli: Cli) -> None:
 
 @pytest.mark.parametrize("protocol", ["mqstore", "autoswitch"])
 def test_delays_of_a_former_master(tmp_path: Path, protocol: Any) -> None:
-    """It is the store again: each delayed message comes once, whoever delivered or accepted it."""
+    """It is the store again: each delayed message comes once, after any of the masters has accepted or delivered it."""
     one, two = tmp_path / "one", tmp_path / "two"
     with master(one, replication=SOON) as store:
         for name in (b"a", b"b", b"c"):
@@ -331,6 +331,31 @@ def test_delays_of_a_former_master(tmp_path: Path, protocol: Any) -> None:
         assert sorted(bodies(store, "later")) == [b"a", b"b", b"c", b"e", b"f"]
         assert store.delays().pending == 1
     assert mqstore.verify(one).ok
+
+
+def test_compaction_files_of_a_former_master(tmp_path: Path) -> None:
+    """They can have messages that the new master lacks, so only a full copy is right."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    with master(one, replication=SOON) as store:
+        store.create_topic("prices", attributes={"cleanup.policy": "COMPACTION"})
+        store.table("prices")["a"] = b"1"
+        with standby(store, two) as follower:
+            until(lambda: has_all(follower, store))
+        store.table("prices")["a"] = b"lost"
+    mqstore.promote(two)
+    with master(two, "rw", replication=SOON) as new:
+        new.table("prices")["b"] = b"2"
+        mqstore.demote(one, address_of(new))
+        follower = standby(new, one)
+        with pytest.raises(mqstore.RefusedError, match="compaction files can have them"):
+            follower.wait(timeout=30)
+        with pytest.raises(mqstore.RefusedError):
+            follower.close()
+        with standby(new, one, full_copy=True) as follower:
+            until(lambda: has_all(follower, new))
+    mqstore.promote(one)
+    with mqstore.open(one, "rw", segment_size=SIZE) as store:
+        assert {key: each.body for key, each in store.table("prices").items()} == {"a": b"1", "b": b"2"}
 
 
 def test_a_standby_keeps_what_no_compaction_has(tmp_path: Path) -> None:

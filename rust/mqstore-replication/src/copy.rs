@@ -19,6 +19,7 @@ use mqstore_base::options::{OpenMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::{Store, take_lock};
 use mqstore_format::{crc31, offset_file_name};
+use mqstore_inspect::files_below;
 use mqstore_io::{Clock, FileKind, OsVfs, SystemClock, Vfs};
 use mqstore_log::commit_log::{CopiedPart, SegmentList, read_record};
 use mqstore_log::recovery::{ProgressReporter, last_whole_record, truncate_after};
@@ -376,6 +377,15 @@ impl ReplicaLog for CopyStore {
             let reason = format!(
                 "{}: this store follows no master, and has messages after log offset {end} that this master does not \
                  have; to remove them, make it a copy with mqstore.demote (mqstore demote)",
+                self.files.root.display()
+            );
+            return Err(StoreError::Refused { reason });
+        }
+        let compaction = self.files.compaction();
+        if !files_below(&self.files, &compaction)?.is_empty() {
+            let reason = format!(
+                "{}: has messages after log offset {end} that this master does not have, and compaction files can have \
+                 them, too: copy everything again, with full_copy=True (--full-copy)",
                 self.files.root.display()
             );
             return Err(StoreError::Refused { reason });

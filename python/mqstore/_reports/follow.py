@@ -47,9 +47,9 @@ class FollowStatus(_Report):
     log_end: int
     """Log offset up to which the copy has the log: whole messages only."""
     master_end: int
-    """End of the master's log, as far as the master has told it: at least `log_end`. A store of
-    yours always tells it with the protocol `"mqstore"`, and the broker at `metadata` at each look; otherwise it is
-    known while the copy is behind."""
+    """End of the master's log, as far as the master has told it: at least `log_end`. A store of yours always
+    tells it with the protocol `"mqstore"`, and the broker at `metadata` at each look; otherwise it is known while the
+    copy is behind."""
     lag_bytes: int
     """Bytes of the master's log that the copy does not have, as far as they are known."""
     lag_seconds: float

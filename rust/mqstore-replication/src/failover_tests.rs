@@ -44,7 +44,7 @@ enum Role {
     Master {
         store: Store,
         epochs: EpochTable,
-        replicas: ReplicaSet,
+        replicas: Box<ReplicaSet>,
         links: Vec<MasterLink>,
         metadata: Option<NewestMetadata>,
     },
@@ -67,7 +67,7 @@ struct MasterLink {
 
 struct ReplicaLink {
     number: u64,
-    replica: Replica,
+    replica: Box<Replica>,
 }
 
 struct Machine {
@@ -181,7 +181,7 @@ impl Model {
         let copies = if self.mutant == Mutant::OneCopyLess { 1 } else { 2 };
         let settings =
             MasterOptions { in_sync_replicas: copies, min_in_sync: copies, ..MasterOptions::default() };
-        let replicas = ReplicaSet::new(&settings, end);
+        let replicas = Box::new(ReplicaSet::new(&settings, end));
         machine.role = Role::Master { store, epochs, replicas, links: Vec::new(), metadata: None };
         self.waiting.clear();
         self.check_acknowledged(at);
@@ -323,7 +323,8 @@ impl Model {
             is_learner: false,
             begin: Begin::Oldest(None),
         };
-        *link = Some(ReplicaLink { number, replica: Replica::new(options, &**copy, now_ms).unwrap() });
+        *link =
+            Some(ReplicaLink { number, replica: Box::new(Replica::new(options, &**copy, now_ms).unwrap()) });
         let Role::Master { links, replicas, .. } = &mut self.machines[master].role else { return };
         replicas.connect(number, format!("replica-{at}"), now_ms);
         let session = MasterSession::new(false, now_ms);
@@ -374,7 +375,7 @@ impl Model {
             outcome => outcome.unwrap(),
         }
         if self.random.below(20) == 0 {
-            // Power could be lost here. Whatever is kept has its log.
+            // Power could be lost here. The log has everything that the kept metadata name.
             let image = Arc::new(self.machines[at].vfs.crash(self.random.below(1 << 40)).unwrap());
             let setup = setup(self.protocol, &image, &self.machines[at].clock);
             check_kept(&CopyStore::open(setup).unwrap());
@@ -415,7 +416,7 @@ impl Model {
                 replicas.sending(link.number, feed.end(), now_ms);
                 // Heartbeats of idle connections come now and then.
                 let later_ms = if random.below(6) == 0 { 5000 } else { 0 };
-                let sent = Sent { log: &feed, epochs, confirmed: feed.end(), metadata: metadata.as_ref() };
+                let sent = Sent { log: &feed, epochs, confirmed: feed.end(), metadata: metadata.clone() };
                 link.session.next_frame(&sent, most, now_ms + later_ms, &mut link.output)
             };
             let is_over = taken.is_err() || sent.is_err() || (link.is_cut && link.input.is_empty());

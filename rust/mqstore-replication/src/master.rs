@@ -55,7 +55,6 @@ pub struct ReplicaFacts {
 }
 
 /// What a master sends now.
-#[derive(Clone, Copy)]
 pub struct Sent<'a> {
     /// The log.
     pub log: &'a LogFeed,
@@ -64,10 +63,10 @@ pub struct Sent<'a> {
     /// The log offset up to which readers may see it.
     pub confirmed: u64,
     /// The newest metadata, for a standby.
-    pub metadata: Option<&'a NewestMetadata>,
+    pub metadata: Option<NewestMetadata>,
 }
 
-/// Metadata of which a standby has a part.
+/// Metadata that a standby has, or gets in parts.
 #[derive(Debug)]
 struct SentMetadata {
     metadata: Arc<StandbyMetadata>,
@@ -247,43 +246,56 @@ impl MasterSession {
         if now_ms.saturating_sub(self.heard_ms) >= SILENCE_MS {
             return Err(MasterError::Replica(format!("it reported nothing for {} s", SILENCE_MS / 1000)));
         }
-        let (Some(next), Some(protocol)) = (self.next, self.facts.protocol) else { return Ok(()) };
+        if let (Some(next), Some(protocol)) = (self.next, self.facts.protocol) {
+            self.add_log(next, protocol, sent, most, now_ms, out)?;
+            self.add_metadata(sent.metadata.as_ref(), most, out);
+        }
+        Ok(())
+    }
+
+    /// Appends a frame with the log from `next` on, or a heartbeat.
+    fn add_log(
+        &mut self,
+        next: u64,
+        protocol: Protocol,
+        sent: &Sent<'_>,
+        most: usize,
+        now_ms: i64,
+        out: &mut Vec<u8>,
+    ) -> Result<(), MasterError> {
         let (log, confirmed) = (sent.log, sent.confirmed);
         let (epoch, next_epoch) = sent.epochs.at(next);
         let log_end = log.end();
         let end = log_end.min(next_epoch.unwrap_or(u64::MAX));
         let is_due = now_ms.saturating_sub(self.sent_ms) >= HEARTBEAT_MS || self.has_news(confirmed);
-        if next < end || is_due {
-            let (begin, header_bytes) = (out.len(), protocol.transfer_header_bytes());
-            out.resize(
-                begin + header_bytes + most.min(usize::try_from(end - next.min(end)).unwrap_or(most)),
-                0,
-            );
-            let body = out.get_mut(begin + header_bytes..).unwrap_or_default();
-            let count = if next < end { log.read(next, end, body)? } else { 0 };
-            if next < end && count == 0 {
-                let reason = "the next segment was deleted before it was sent; copy the log again there";
-                return Err(MasterError::Replica(reason.to_owned()));
-            }
-            out.truncate(begin + header_bytes + count);
-            let epoch = epoch.unwrap_or(Epoch { number: 0, start: 0 });
-            let transfer = Transfer { offset: next, epoch, confirmed, log_end };
-            let header = protocol.transfer_header(count as u32, &transfer);
-            for (place, byte) in out.iter_mut().skip(begin).zip(header) {
-                *place = byte;
-            }
-            (self.next, self.sent_ms, self.told_confirmed) = (Some(next + count as u64), now_ms, confirmed);
+        if next >= end && !is_due {
+            return Ok(());
         }
-        self.add_metadata(sent.metadata, most, out);
+        let (begin, header_bytes) = (out.len(), protocol.transfer_header_bytes());
+        out.resize(begin + header_bytes + most.min(usize::try_from(end - next.min(end)).unwrap_or(most)), 0);
+        let body = out.get_mut(begin + header_bytes..).unwrap_or_default();
+        let count = if next < end { log.read(next, end, body)? } else { 0 };
+        if next < end && count == 0 {
+            let reason = "the next segment was deleted before it was sent; copy the log again there";
+            return Err(MasterError::Replica(reason.to_owned()));
+        }
+        out.truncate(begin + header_bytes + count);
+        let epoch = epoch.unwrap_or(Epoch { number: 0, start: 0 });
+        let transfer = Transfer { offset: next, epoch, confirmed, log_end };
+        let header = protocol.transfer_header(count as u32, &transfer);
+        for (place, byte) in out.iter_mut().skip(begin).zip(header) {
+            *place = byte;
+        }
+        (self.next, self.sent_ms, self.told_confirmed) = (Some(next + count as u64), now_ms, confirmed);
         Ok(())
     }
 
-    /// Appends the next part of the metadata. The log goes on between two parts.
+    /// Appends the next part of the metadata. Parts of the log come between two of them.
     fn add_metadata(&mut self, newest: Option<&NewestMetadata>, most: usize, out: &mut Vec<u8>) {
         let Some(newest) = newest.filter(|newest| self.has_new_metadata(newest)) else { return };
-        if self.metadata.as_ref().is_none_or(SentMetadata::is_complete)
-            && self.metadata.as_ref().is_none_or(|sent| !Arc::ptr_eq(&sent.metadata, &newest.metadata))
-        {
+        let is_done =
+            |sent: &SentMetadata| sent.is_complete() && !Arc::ptr_eq(&sent.metadata, &newest.metadata);
+        if self.metadata.as_ref().is_none_or(is_done) {
             let metadata = Arc::clone(&newest.metadata);
             self.metadata = Some(SentMetadata { told: newest.as_of, metadata, at: 0 });
         }
@@ -316,7 +328,7 @@ impl MasterSession {
     pub fn has_more(&self, sent: &Sent<'_>) -> bool {
         self.backlog(sent.log.end()) > 0
             || self.has_news(sent.confirmed)
-            || sent.metadata.is_some_and(|newest| self.has_new_metadata(newest))
+            || sent.metadata.as_ref().is_some_and(|newest| self.has_new_metadata(newest))
     }
 
     /// Only a replica in controller mode hides what is not confirmed. It waits for nothing else.

@@ -25,7 +25,7 @@ use mqstore_engine::{ArchiveState, Store, load_floors};
 use mqstore_format::crc32;
 use mqstore_format::json::{Dialect, TopicTable};
 use mqstore_format::names::{TIMERCHECK_FILE, TIMERWHEEL_FILE};
-use mqstore_inspect::{SideFiles, files_below};
+use mqstore_inspect::{SideFiles, empty_folder, files_below};
 use mqstore_io::FileKind;
 use mqstore_io::vfs::parent_dir;
 use mqstore_log::commit_log::SegmentList;
@@ -51,18 +51,18 @@ pub struct StandbyMetadata {
     bytes: Vec<u8>,
 }
 
-/// The newest metadata of a master.
+/// The newest metadata of a master. A clone shares them.
 #[derive(Clone, Debug)]
 pub struct NewestMetadata {
     /// The metadata.
     pub metadata: Arc<StandbyMetadata>,
     /// They have every change that came before the log had this end.
     pub as_of: u64,
-    state: MetadataState,
+    state: Arc<MetadataState>,
 }
 
 /// What shows that the metadata of a store have changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct MetadataState {
     place: MetaPosition,
     /// Queues lose their last messages when it moves.
@@ -95,7 +95,7 @@ impl NewestMetadata {
     pub fn of(store: &Store, last: Option<Self>) -> Result<Self, StoreError> {
         // Both before the copy: a change meanwhile is seen the next time.
         let as_of = store.log_feed()?.end();
-        let state = MetadataState::of(store)?;
+        let state = Arc::new(MetadataState::of(store)?);
         match last {
             Some(last) if last.state == state => Ok(Self { as_of, ..last }),
             last => {
@@ -130,8 +130,7 @@ impl StandbyMetadata {
         let source = store.files();
         let staging = source.staging().join("standby");
         let staged = StoreFiles::new(Arc::clone(&source.vfs), Arc::clone(&source.clock), &staging);
-        remove(&staged, &staging)?;
-        staged.vfs.create_dir_all(&staging).at(&staging, KEEPING)?;
+        empty_folder(&*staged.vfs, &staging, KEEPING)?;
         let metadata_end = SideFiles { store, copy: &staged }.copy(&["config"])?;
         staged.remember_delays(store.delay_tables())?;
         let (topics, queues) = (topics_of(store)?, ends_of_queues(store)?);
@@ -197,6 +196,12 @@ impl StandbyMetadata {
     /// # Errors
     /// A reason if they are no metadata.
     pub(crate) fn parse(bytes: Vec<u8>) -> Result<Self, String> {
+        let is_whole = bytes.split_last_chunk::<CRC_BYTES>().is_some_and(|(covered, crc)| {
+            crc32(covered) == u32::from_be_bytes(*crc) && covered.starts_with(MAGIC)
+        });
+        if !is_whole {
+            return Err(damaged());
+        }
         let found = Self { bytes };
         found.parts()?;
         Ok(found)
@@ -204,11 +209,7 @@ impl StandbyMetadata {
 
     /// Returns the header, and each file with its content.
     fn parts(&self) -> Result<(Header, Files<'_>), String> {
-        let damaged = || "its metadata are damaged".to_owned();
-        let (covered, crc) = self.bytes.split_last_chunk::<CRC_BYTES>().ok_or_else(damaged)?;
-        if crc32(covered) != u32::from_be_bytes(*crc) || !covered.starts_with(MAGIC) {
-            return Err(damaged());
-        }
+        let (covered, _) = self.bytes.split_last_chunk::<CRC_BYTES>().ok_or_else(damaged)?;
         let (lengths, rest) = covered.split_first_chunk::<LENGTHS_BYTES>().ok_or_else(damaged)?;
         let header_bytes = lengths.last_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes)) as usize;
         let (header, mut rest) = rest.split_at_checked(header_bytes).ok_or_else(damaged)?;
@@ -254,14 +255,9 @@ impl StandbyMetadata {
             self.parts().map_err(|reason| StoreError::corrupt(&path_of(files), 0, reason))?;
         mark(files, None)?;
         for folder in [files.config(), files.meta()] {
-            let found = files_below(files, &folder)?;
-            for path in found.values() {
-                remove(files, path)?;
-            }
-            if !found.is_empty() {
-                // A metadata log that came back could be newer than the one that is placed.
-                files.vfs.sync_dir(&folder).at(&folder, PLACING)?;
-            }
+            empty_folder(&*files.vfs, &folder, PLACING)?;
+            // A metadata log that came back could be newer than the one that is placed.
+            files.vfs.sync_dir(&folder).at(&folder, PLACING)?;
         }
         remove(files, &files.archive())?;
         remove(files, &files.delay_levels_file())?;
@@ -288,6 +284,10 @@ impl StandbyMetadata {
         mark(files, header.metadata_end)?;
         continue_queues(files, &header.queues)
     }
+}
+
+fn damaged() -> String {
+    "its metadata are damaged".to_owned()
 }
 
 /// Removes what a former master knows about delayed messages: it is made again from the log.

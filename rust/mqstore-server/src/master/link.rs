@@ -98,19 +98,15 @@ impl Link {
         let state = &*self.state;
         let mut out = Vec::new();
         while !self.is_over() {
-            let has_more = || {
-                let metadata = state.metadata();
-                self.is_over() || self.session.lock().has_more(&state.sent(metadata.as_ref()))
-            };
+            let has_more = || self.is_over() || self.session.lock().has_more(&state.sent());
             let is_much = || {
                 self.is_over() || self.session.lock().backlog(state.feed.end()) >= (FRAME_BYTES / 4) as u64
             };
             state.wait_to_send(LONGEST_WAIT, has_more, is_much);
             state.sending(self.number);
             out.clear();
-            let metadata = state.metadata();
             let mut session = self.session.lock();
-            let sent = session.next_frame(&state.sent(metadata.as_ref()), FRAME_BYTES, now_ms(), &mut out);
+            let sent = session.next_frame(&state.sent(), FRAME_BYTES, now_ms(), &mut out);
             drop(session);
             sent.map_err(|error| error.to_string())?;
             // A connection that is gone needs no note.

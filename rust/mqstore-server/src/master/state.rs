@@ -92,9 +92,9 @@ impl State {
     }
 
     /// Returns what a replica gets next.
-    pub(super) fn sent<'a>(&'a self, metadata: Option<&'a NewestMetadata>) -> Sent<'a> {
+    pub(super) fn sent(&self) -> Sent<'_> {
         let (log, epochs) = (&self.feed, &self.epochs);
-        Sent { log, epochs, confirmed: self.feed.confirmed(), metadata }
+        Sent { log, epochs, confirmed: self.feed.confirmed(), metadata: self.metadata() }
     }
 
     /// Sends these metadata to the standbys.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import shutil
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -316,6 +317,77 @@ def test_the_retention_waits_for_the_backup(home: Path, tmp_path: Path) -> None:
         assert store.expire().segments > 0
         with pytest.raises(mqstore.MQStoreError):
             running.close()
+
+
+def test_a_backup_of_another_process_keeps_segments(home: Path, tmp_path: Path) -> None:
+    """The writer learns from a file how far the backup is, also after both were opened again."""
+    clock = testing.ManualClock(timedelta())
+    options = replace(OPTIONS, retention=3600)
+    code = (
+        "import sys, mqstore\n"
+        "with mqstore.backup(sys.argv[1], sys.argv[2], interval=3600, replica_timeout='2h') as running:\n"
+        "    print(running.run().log_end)\n"
+    )
+    with testing.open(home, "create", options=options, clock=clock) as store:
+        fill(store, 200)
+        end = int(python(code, home, tmp_path / "cold").stdout)
+        fill(store, 200)
+    with testing.open(home, "create", options=options, clock=clock) as store:
+        clock.advance(3700)
+        assert store.expire().segments > 0
+        report = store.expire()
+        assert report.segments == 0
+        (kept,) = report.kept_by
+        assert (kept.kind, kept.group, kept.log_offset) == ("backup", str(tmp_path / "cold"), end)
+        assert f"the backup {tmp_path / 'cold'} has the log up to offset {end} only" in report.kept[0]
+        with mqstore.open(home) as reader:
+            assert reader.expire(dry_run=True).segments == 0
+        # A single run copies what is missing, and does not need a time of its own.
+        assert mqstore.Backup(tmp_path / "cold").run(home).log_end > end
+        assert store.expire().segments > 0
+
+
+def test_an_erase_names_backups(home: Path, tmp_path: Path) -> None:
+    with mqstore.open(home, "create", options=OPTIONS) as store:
+        fill(store, 200, "gone")
+        fill(store, 200)
+        assert store.reclaim(erase="gone").copies == ()
+        mqstore.Backup(tmp_path / "one").run(store)
+        running = mqstore.backup(home, tmp_path / "two", interval=0.1, replica_timeout=0)
+        until(lambda: running.status().rounds > 0)
+        store.delete_topic("gone")
+        # It keeps nothing that the backups have, and they keep the bytes that it removes.
+        report = store.reclaim(erase="gone")
+        assert report.segments
+        assert sorted(report.copies) == [f"the backup {tmp_path / name}" for name in ("one", "two")]
+        running.close()
+
+
+def test_a_reclaim_leaves_what_a_backup_lacks(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with mqstore.open(home, "create", options=OPTIONS) as store:
+        fill(store, 200, "gone")
+        fill(store, 200)
+        store.flush()
+        store.delete_topic("gone")
+        running = mqstore.backup(store, tmp_path / "file" / "cold", interval=60)
+        until(lambda: running.status().failures > 0)
+        assert "cold has the log up to offset 0 only" in store.reclaim().kept[0].reason
+        with pytest.raises(mqstore.MQStoreError):
+            running.close()
+
+
+def test_a_backup_leaves_no_file_with_a_broker(home: Path, tmp_path: Path) -> None:
+    """Nor in a directory that a single run reads."""
+    with mqstore.open(home, "create", options=OPTIONS) as store:
+        fill(store, 20)
+    before = sorted(home.rglob("*"))
+    mqstore.Backup(tmp_path / "one").run(home)
+    assert sorted(home.rglob("*")) == before
+    shutil.rmtree(home / "mqstore")
+    with mqstore.backup(home, tmp_path / "two") as running:
+        assert running.run().segments
+    assert not (home / "mqstore").exists()
 
 
 def test_a_url_is_a_target(home: Path, tmp_path: Path, server: Bucket) -> None:

@@ -80,14 +80,20 @@ class Backup:
             DiskFullError: no space in the target.
         """
         with opened_or_open(store_or_home(store)) as opened:
-            return self._round(self._native.session(opened), opened, progress)
+            # A reader changes the directory only if a running backup has done so.
+            timeout_ms = None if opened.mode == "r" else 0
+            return self._round(self._native.session(opened), opened, timeout_ms, progress)
 
     def _round(
-        self, session: BackupSession, store: Store, progress: Callable[[Progress], object] | None
+        self,
+        session: BackupSession,
+        store: Store,
+        timeout_ms: int | None,
+        progress: Callable[[Progress], object] | None,
     ) -> BackupReport:
         started = time.monotonic()
         self._place.check_outside(store.path)
-        found = session.round(store, _staging_of(store), native_progress(progress))
+        found = session.round(store, _staging_of(store), timeout_ms, native_progress(progress))
         return BackupReport(target=self._place.shown, seconds=seconds_since(started), **found)
 
     def states(self) -> tuple[BackupState, ...]:

@@ -82,9 +82,9 @@ def backup(
         interval: seconds between the begins of two rounds, at least 0.1; 1 for a folder and 10 for a URL by default. It
             is what a loss of the machine can cost, with the time of a round.
         keep: age up to which old states are kept, see `Backup.clean`, which runs each hour; None removes nothing.
-        replica_timeout: how long the retention by age of a store that this process writes keeps the segments that the
-            backup does not have, from the last round without an error; a day by default. `retention_bytes` and a full
-            disk still remove them, and a warning says so.
+        replica_timeout: how long the retention by age keeps the segments that the backup does not have, from the last
+            round without an error; a day by default. `retention_bytes` and a full disk still remove them, and a warning
+            says so. A broker keeps nothing.
         target_options: only for a URL: credentials and settings of the transport, as `storage_options` of
             `mqstore.open`. They are never stored.
 
@@ -178,8 +178,6 @@ class RunningBackup(Running):
             elif self._now.error is not None:
                 raise self._now.error
         finally:
-            if not self._store.closed:
-                self._session.keep_segments(self._store, None)
             if self._opened_here:
                 self._store.close()
 
@@ -202,11 +200,10 @@ class RunningBackup(Running):
     def _round(self) -> BackupReport:
         started = time.monotonic()
         try:
-            report = self._place._round(self._session, self._store, None)
+            report = self._place._round(self._session, self._store, self._timeout_ms, None)
         except (MQStoreError, OSError) as error:
             self._fail(error)
             raise
-        self._session.keep_segments(self._store, self._timeout_ms)
         if self._now.error is not None:
             _log.info("backup of %s to %s: continues", self._store.path, self.target)
         self._now = _Progress(saved_at=started, report=report, rounds=self._now.rounds + 1)

@@ -108,7 +108,7 @@ class ReclaimReport(_Report):
     kept: tuple[KeptSegment, ...]
     """Segments that still have hidden records, or copies of erased messages, in log order, each with the reason."""
     copies: tuple[str, ...] = ()
-    """For `erase`: the backups of this process, and the replicas, which still have the bytes of erased messages."""
+    """For `erase`: the known backups, and the replicas, which can still have the bytes of erased messages."""
 
     @property
     def reclaimed_bytes(self) -> int:

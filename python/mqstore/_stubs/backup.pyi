@@ -43,18 +43,25 @@ class BackupSession:
     """The backup of a store by this process; created by `BackupTarget.session`. A second thread waits."""
 
     def round(
-        self, store: NativeStore, staging: str | PathLike[str], progress: Callable[[int, int], object] | None
+        self,
+        store: NativeStore,
+        staging: str | PathLike[str],
+        timeout_ms: int | None,
+        progress: Callable[[int, int], object] | None,
     ) -> dict[str, Any]:
         """Backs up what is new. Returns the numbers of the report.
 
         Args:
             store: the store of the session.
             staging: a folder that the round makes and removes.
+            timeout_ms: as for `keep_segments`.
             progress: callback with bytes of the log.
         """
 
     def keep_segments(self, store: NativeStore, timeout_ms: int | None) -> None:
-        """Keeps the segments that the backup does not have, at most so many milliseconds from now; None ends this."""
+        """Tells the writer to keep what the backup does not have, for so many milliseconds from now; None does not change the
+        time.
+        """
 
 def log_end(store: NativeStore) -> int:
     """Returns the end of the log of a store."""

@@ -15,11 +15,13 @@ use std::sync::Arc;
 
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::progress::{Progress, ProgressWatcher};
-use mqstore_engine::{HolderKind, SegmentHolder, Store};
+use mqstore_base::store_files::BackupMark;
+use mqstore_engine::Store;
 use mqstore_io::pool::{Jobs, Pool};
 use mqstore_io::sync::Mutex;
-use mqstore_io::target::random_id;
+use mqstore_io::target::{hex, random_id};
 use mqstore_io::{Vfs, switch};
+use sha2::{Digest, Sha256};
 
 use crate::manifest::{FileEntry, Manifest, SegmentEntry};
 use crate::pieces::{Piece, PieceSizes, is_zero, packed};
@@ -77,8 +79,6 @@ pub struct Session {
     place: Place,
     vfs: Arc<dyn Vfs>,
     run: String,
-    /// For the retention of the store.
-    number: u64,
     sizes: RoundSizes,
     /// The newest manifest, after a round without an error.
     last: Option<Arc<Manifest>>,
@@ -133,12 +133,10 @@ impl Session {
     pub fn new(place: Place, store: &Store, sizes: RoundSizes) -> Self {
         let vfs = Arc::clone(&store.files().vfs);
         let run = random_id(&*vfs);
-        let number = vfs.environment().random_seed;
         Self {
             place,
             vfs,
             run,
-            number,
             sizes,
             last: None,
             backup: None,
@@ -148,18 +146,35 @@ impl Session {
         }
     }
 
-    /// Keeps the segments that the backup does not have from a deletion by age, for at most `timeout_ms` milliseconds from
-    /// now. `None` ends this.
-    pub fn keep_segments(&self, store: &Store, timeout_ms: Option<i64>) {
-        let kept = timeout_ms.map(|timeout_ms| {
-            let end = self.last.as_ref().map_or(0, |last| last.log_end);
-            let holder = SegmentHolder::copy(HolderKind::Backup, self.place.shown(), end);
-            (holder, store.files().clock.now_ms().saturating_add(timeout_ms))
-        });
-        store.retention().keep_for_copy(self.number, kept);
+    /// Tells the writer of the store how far the backup is, so that its retention by age keeps what the backup does not
+    /// have, for at least `timeout_ms` milliseconds from now. With `None`, this does not change the time, nor a store in
+    /// which no session has said it. A session without a round does not know how far the backup is, and changes nothing
+    /// if another one has said it.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn keep_segments(&self, store: &Store, timeout_ms: Option<i64>) -> Result<(), StoreError> {
+        let (files, target) = (store.files(), self.place.shown());
+        let name = hex(&Sha256::digest(&target));
+        let known = files.backup_mark(&name)?;
+        let keeps_known = if known.is_some() { self.last.is_none() } else { timeout_ms.is_none() };
+        if keeps_known {
+            return Ok(());
+        }
+        let timeout_ms = timeout_ms.unwrap_or(0);
+        let log_end = self.last.as_ref().map_or(0, |last| last.log_end);
+        let known_ms = known.as_ref().map_or(i64::MIN, |known| known.until_ms);
+        let until_ms = files.clock.now_ms().saturating_add(timeout_ms).max(known_ms);
+        // Not again after each round of a store that does not change.
+        let is_old = |known: &BackupMark| known.log_end != log_end || until_ms - known_ms > timeout_ms / 10;
+        if known.as_ref().is_none_or(is_old) {
+            files.keep_backup_mark(&name, &BackupMark { target, log_end, until_ms })?;
+        }
+        Ok(())
     }
 
-    /// Backs up what is new. `staging` is a folder that the round makes and removes; `tell` gets the bytes of the log.
+    /// Backs up what is new, and says so with [`Self::keep_segments`]. `staging` is a folder that the round makes and
+    /// removes; `tell` gets the bytes of the log.
     ///
     /// # Errors
     /// [`StoreError::Busy`] if another session backs up to the target; [`StoreError::ResultExists`] if the target has the
@@ -169,12 +184,15 @@ impl Session {
         &mut self,
         store: &Store,
         staging: &Path,
+        timeout_ms: Option<i64>,
         tell: ProgressWatcher<'_>,
     ) -> Result<RoundReport, StoreError> {
         let done = self.whole(store, staging, tell);
         if done.is_err() {
             // The round can have created a state, or have lost the answer.
             self.last = None;
+        } else {
+            self.keep_segments(store, timeout_ms)?;
         }
         done
     }

@@ -124,29 +124,29 @@ impl BackupSession {
     /// Args:
     ///     store: the store of the session.
     ///     staging: a folder that the round makes and removes.
+    ///     timeout_ms: as for `keep_segments`.
     ///     progress: callback with bytes of the log.
     fn round<'py>(
         &self,
         store: &Bound<'py, NativeStore>,
         staging: PathBuf,
+        timeout_ms: Option<i64>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (py, shared) = (store.py(), store.get().shared());
         let core = store.get().core()?;
         let done = watched(py, progress.as_ref(), |watch| {
-            settled(core, self.session.lock().round(core, Path::new(&staging), watch))
+            settled(core, self.session.lock().round(core, Path::new(&staging), timeout_ms, watch))
         });
         shared.say_notes(py)?;
         report_dict(py, &done?)
     }
 
-    /// Keeps the segments that the backup does not have, at most so many milliseconds from now; None ends this.
+    /// Tells the writer to keep what the backup does not have, for so many milliseconds from now; None does not change the
+    /// time.
     fn keep_segments(&self, store: &Bound<'_, NativeStore>, timeout_ms: Option<i64>) -> PyResult<()> {
         let core = store.get().core()?;
-        detached(store.py(), || {
-            self.session.lock().keep_segments(core, timeout_ms);
-            Ok(())
-        })
+        detached(store.py(), || self.session.lock().keep_segments(core, timeout_ms))
     }
 }
 

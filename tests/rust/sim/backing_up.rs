@@ -71,7 +71,7 @@ fn append(store: &Store, numbers: std::ops::Range<usize>) -> Result<Vec<(u64, us
 }
 
 fn round(session: &mut Session, store: &Store) -> Result<RoundReport, StoreError> {
-    session.round(store, &out("staging"), &mut |_| Ok(()))
+    session.round(store, &out("staging"), Some(1000), &mut |_| Ok(()))
 }
 
 fn restore(
@@ -130,6 +130,12 @@ fn is_whole(world: &World, place: &Place, ends: &[(u64, usize)], least: u64) -> 
             "a round backed up the log to {least}, and a restore ends at {}",
             report.log_end
         ));
+    }
+    // The retention trusts it.
+    for mark in world.files().backup_marks().map_err(explain)? {
+        if mark.log_end > report.log_end {
+            return Err(format!("the mark says {}, and a restore ends at {}", mark.log_end, report.log_end));
+        }
     }
     // An append that failed can have stored its message.
     let known = ends.iter().rfind(|(end, _)| *end <= report.log_end).copied().unwrap_or_default();

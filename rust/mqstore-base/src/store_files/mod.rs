@@ -5,6 +5,7 @@
 //!
 //! Source: `StorePathConfigHelper`, `BrokerPathConfigHelper`.
 
+mod backup_marks;
 mod bare_log;
 mod config_file;
 mod delay_level_tables;
@@ -27,6 +28,7 @@ use mqstore_io::switch;
 use mqstore_io::vfs::{DirEntry, parent_dir};
 use mqstore_io::{Clock, FileKind, ReadPace, Vfs};
 
+pub use backup_marks::BackupMark;
 pub use config_file::{ConfigDamage, ConfigFile, LoadedConfig};
 pub use delay_level_tables::DELAY_LEVELS_FILE;
 pub use delay_level_tables::DelayTables;

@@ -88,7 +88,7 @@ impl Reclaim {
     fn survey(&self, rules: &mut RecordRules<'_>, meter: &mut TaskMeter<'_>) -> Result<Survey, StoreError> {
         let list = self.engine.log.list();
         let end = self.engine.log.readable();
-        survey(&list, end, self.rewritable_segments(&list, end), rules, meter)
+        survey(&list, end, self.rewritable_segments(&list, end)?, rules, meter)
     }
 
     /// Rewrites the chosen segments. A segment that was deleted since the survey needs no rewrite.
@@ -102,7 +102,9 @@ impl Reclaim {
         let mut report = ReclaimReport { dry_run: request.dry_run, ..ReclaimReport::default() };
         report.topics = surveyed.topics();
         if !request.erase.is_empty() {
-            report.copies = self.cleaner.copies().iter().map(SegmentHolder::copy_name).collect();
+            // Also those that keep nothing any more: they can have the bytes.
+            let backups = self.engine.files.backup_marks()?.into_iter().map(SegmentHolder::backup);
+            report.copies = backups.chain(self.cleaner.replicas()).map(|copy| copy.copy_name()).collect();
         }
         let chosen = surveyed.choose(!request.erase.is_empty());
         for (number, segment) in surveyed.segments.iter().enumerate().take(chosen) {
@@ -194,7 +196,12 @@ impl Reclaim {
 
     /// Returns how many segments at the start of `list` may be rewritten, and why the next one may not. The log ends at
     /// `end`.
-    fn rewritable_segments(&self, list: &SegmentList, end: u64) -> (usize, Option<String>) {
+    fn rewritable_segments(
+        &self,
+        list: &SegmentList,
+        end: u64,
+    ) -> Result<(usize, Option<String>), StoreError> {
+        let copies = self.cleaner.copies()?;
         let settled = self
             .engine
             .log
@@ -213,13 +220,13 @@ impl Reclaim {
             } else if !staging.is_ok_and(|folder| self.engine.files.vfs.stat(&folder).is_ok()) {
                 Some("its folder receives no new files".to_owned())
             } else {
-                let copy = self.cleaner.copies().into_iter().find(|copy| copy.log_offset < records_end);
-                copy.map(|copy| copy.to_string()).or_else(|| self.cleaner.unarchived(segment, number == 0))
+                let copy = copies.iter().find(|copy| copy.log_offset < records_end);
+                copy.map(ToString::to_string).or_else(|| self.cleaner.unarchived(segment, number == 0))
             };
             if why.is_some() {
-                return (number, why);
+                return Ok((number, why));
             }
         }
-        (list.segments().len(), None)
+        Ok((list.segments().len(), None))
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use mqstore_io::switch;
 use mqstore_io::sync::{AtomicU64, Mutex, OnceLock, Ordering};
 
-use super::holders::SegmentHolder;
+use super::holders::{SegmentHolder, keeping_backups};
 use super::plan::{
     DeletionPlan, ExpiryTrigger, HeldSegment, PlanInput, PlannedDeletion, RetentionRules, plan,
 };
@@ -67,8 +67,8 @@ pub(crate) struct Cleaner {
     rules: RetentionRules,
     /// Set by the layer that delivers messages, once.
     pub(super) deliveries: OnceLock<FindDeliveries>,
-    /// What the backups of this process and the replicas keep, by number, and until when in epoch milliseconds.
-    pub(super) copies: Mutex<BTreeMap<u64, (SegmentHolder, i64)>>,
+    /// What the replicas keep, by number, and until when in epoch milliseconds.
+    replicas: Mutex<BTreeMap<u64, (SegmentHolder, i64)>>,
     /// Counters of removed files.
     pub counters: ExpiryCounters,
     rest_ms: AtomicU64,
@@ -158,18 +158,27 @@ enum DeleteOutcome {
 }
 
 impl Cleaner {
-    /// Returns the backups of this process and the replicas, as far as they keep segments now.
-    pub(crate) fn copies(&self) -> Vec<SegmentHolder> {
+    /// Returns the replicas that keep segments now.
+    pub(crate) fn replicas(&self) -> Vec<SegmentHolder> {
         let now_ms = self.engine.files.clock.now_ms();
-        self.copies.lock().values().filter(|one| now_ms < one.1).map(|one| one.0.clone()).collect()
+        self.replicas.lock().values().filter(|one| now_ms < one.1).map(|one| one.0.clone()).collect()
     }
 
-    /// See [`crate::Retentions::keep_for_copy`].
-    pub(crate) fn keep_for_copy(&self, number: u64, kept: Option<(SegmentHolder, i64)>) {
+    /// Returns the backups and replicas that keep segments now.
+    ///
+    /// # Errors
+    /// Errors of reading the marks of the backups.
+    pub(crate) fn copies(&self) -> Result<Vec<SegmentHolder>, StoreError> {
+        Ok([keeping_backups(&self.engine.files)?, self.replicas()].concat())
+    }
+
+    /// Keeps the segments that a replica does not have from a deletion by age, until a time in epoch milliseconds.
+    /// `number` identifies the replica.
+    pub(crate) fn keep_for_replica(&self, number: u64, holder: SegmentHolder, until_ms: i64) {
         let now_ms = self.engine.files.clock.now_ms();
-        let mut copies = self.copies.lock();
-        copies.retain(|known, (_, until_ms)| *known != number && now_ms < *until_ms);
-        copies.extend(kept.map(|kept| (number, kept)));
+        let mut replicas = self.replicas.lock();
+        replicas.retain(|_, (_, until_ms)| now_ms < *until_ms);
+        replicas.insert(number, (holder, until_ms));
     }
 
     /// Makes a cleaner for the rules of the engine's options. It does nothing before [`Self::step`].
@@ -178,7 +187,7 @@ impl Cleaner {
             engine: Arc::clone(engine),
             rules: RetentionRules::of(&engine.options),
             deliveries: OnceLock::new(),
-            copies: Mutex::default(),
+            replicas: Mutex::default(),
             counters: ExpiryCounters::default(),
             kept_by: Mutex::default(),
             rest_ms: AtomicU64::new(LOOK.as_millis() as u64),

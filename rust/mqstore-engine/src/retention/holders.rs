@@ -14,6 +14,7 @@ use mqstore_format::topic::is_system_topic;
 
 use crate::read::view::View;
 use mqstore_base::error::StoreError;
+use mqstore_base::store_files::{BackupMark, StoreFiles};
 use mqstore_meta::Progress;
 
 /// Number of holders that a text names.
@@ -72,6 +73,11 @@ impl SegmentHolder {
         Self { kind, group: Some(name), topic: String::new(), queue_id: 0, offset: 0, log_offset }
     }
 
+    /// A backup, as far as its mark says.
+    pub(crate) fn backup(mark: BackupMark) -> Self {
+        Self::copy(HolderKind::Backup, mark.target, mark.log_end)
+    }
+
     /// Returns how texts name a backup or a replica.
     pub(crate) fn copy_name(&self) -> String {
         let what = if self.kind == HolderKind::Backup { "backup" } else { "replica" };
@@ -128,6 +134,16 @@ pub(crate) struct UnfinishedMessages {
     pub(crate) deliveries: Vec<SegmentHolder>,
     /// The log offset up to which the queues were built when the offsets of groups were read.
     pub(crate) known_to: u64,
+}
+
+/// Returns the backups that keep segments now.
+///
+/// # Errors
+/// Errors of reading their marks.
+pub(crate) fn keeping_backups(files: &StoreFiles) -> Result<Vec<SegmentHolder>, StoreError> {
+    let now_ms = files.clock.now_ms();
+    let marks = files.backup_marks()?.into_iter().filter(|mark| now_ms < mark.until_ms);
+    Ok(marks.map(SegmentHolder::backup).collect())
 }
 
 /// Finds the unfinished messages of the store.

@@ -4,7 +4,7 @@ use mqstore_base::error::StoreError;
 use mqstore_meta::read_state;
 
 use super::cleaner::{Cleaner, FindDeliveries};
-use super::holders::{SegmentHolder, UnfinishedMessages, holding_groups};
+use super::holders::{SegmentHolder, UnfinishedMessages, holding_groups, keeping_backups};
 use crate::read::group_offsets::{current_offsets, saved_offsets};
 use crate::read::view::View;
 
@@ -25,7 +25,7 @@ impl Cleaner {
         let progress_of =
             |group: &str, topic: &str, queue_id| self.engine.meta.known_of(group, topic, queue_id);
         let mut deliveries = self.deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find())?;
-        deliveries.extend(self.copies());
+        deliveries.extend(self.copies()?);
         let saved = current_offsets(&self.engine);
         Ok(UnfinishedMessages {
             groups: holding_groups(&*self.engine, &saved, &progress_of)?,
@@ -40,9 +40,10 @@ impl Cleaner {
 pub(crate) fn unfinished_of_files(
     view: &dyn View,
     end: u64,
-    deliveries: Vec<SegmentHolder>,
+    mut deliveries: Vec<SegmentHolder>,
 ) -> Result<UnfinishedMessages, StoreError> {
     let files = view.files();
+    deliveries.extend(keeping_backups(files)?);
     let state = read_state(files, &mut Vec::new())?;
     let saved = saved_offsets(files, &mut Vec::new());
     let progress_of = |group: &str, topic: &str, queue_id| state.known_of(group, topic, queue_id);

@@ -96,6 +96,6 @@ impl LogFeed {
     pub fn keep(&self, number: u64, name: String, end: u64, left_ms: i64) {
         let until_ms = self.0.engine.files.clock.now_ms().saturating_add(left_ms);
         let holder = SegmentHolder::copy(HolderKind::Follower, name, end);
-        self.0.cleaner.keep_for_copy(number, Some((holder, until_ms)));
+        self.0.cleaner.keep_for_replica(number, holder, until_ms);
     }
 }

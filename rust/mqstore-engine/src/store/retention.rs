@@ -144,15 +144,6 @@ impl Retentions<'_> {
         usage(&*self.0.usable_view()?, carry_on)
     }
 
-    /// Keeps the segments that a backup of this process, or a replica, does not have from a deletion by age, until a time
-    /// in epoch milliseconds; `None` ends this. Hard limits still remove them, and their reports say so. `number`
-    /// identifies the copy. In a store open for reading, this has no effect.
-    pub fn keep_for_copy(&self, number: u64, kept: Option<(SegmentHolder, i64)>) {
-        if let OpenSide::Writer(writer, _) = &self.0.inner.side {
-            writer.cleaner.keep_for_copy(number, kept);
-        }
-    }
-
     /// Returns the messages that keep segments before the active one from a deletion by age, by log offset: of each
     /// group in each topic the first unfinished one, and the first delayed message and half message that wait.
     ///

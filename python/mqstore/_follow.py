@@ -83,7 +83,8 @@ def follow(
         metadata_interval: seconds between two looks at the tables of the broker, at least 0.1; 10 by default. After a
             look that failed it is at least a minute.
         broker_id: the id of this copy for a master that asks for it, other than those of its other replicas. None, the
-            default, is a number that the copy keeps, and that no other one has.
+            default, is a number that the copy keeps, and that no other one has. With `metadata`, the copy also gets
+            RocketMQ's file `brokerIdentity`, with which a controller knows a broker that continues on it.
         learner: whether the master leaves this copy out of those that its appends wait for; not with the protocol
             `"default"`, which has no such copies. None is True for `"autoswitch"`, and False for `"mqstore"`.
         options: options of the copy. `retention` and `retention_bytes` remove its old segments, whatever the master

@@ -237,6 +237,10 @@ class JavaSession:
             found += [row["results"] if row["compiled"] else None for row in rows]
         return found
 
+    def identity(self, path: Path) -> dict[str, Any]:
+        """Read a `brokerIdentity`."""
+        return self.call("identity", path=str(path))[1]
+
     def logs(self) -> list[LogLine]:
         """Return the lines logged at WARN and ERROR since the last open, close or call of this method."""
         return _log_lines(self.call("logs")[1])

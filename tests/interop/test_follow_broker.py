@@ -50,7 +50,9 @@ def test_a_broker_with_its_tables(version: str, tmp_path: Path, tally: Tally) ->
         host, port = broker.address.split(":")
         with (
             JavaClient(session, broker) as client,
-            mqstore.follow(f"{host}:{int(port) + 1}", copy, metadata=broker.address, metadata_interval=0.5) as follower,
+            mqstore.follow(
+                f"{host}:{int(port) + 1}", copy, metadata=broker.address, metadata_interval=0.5, broker_id=7
+            ) as follower,
         ):
             client.produce([message("orders", (f"n{n}", 100), queue_id=n % 2) for n in range(20)])
             assert len(client.take("billing", "orders", 1520)) >= 1520
@@ -74,6 +76,8 @@ def test_a_broker_with_its_tables(version: str, tmp_path: Path, tally: Tally) ->
         JavaBroker(version, copy, tmp_path / "broker2", java_config({})) as broker,
         JavaClient(session, broker) as client,
     ):
+        names = {"cluster": "interop", "broker": "interop"}
+        assert session.identity(copy / "brokerIdentity") == names | {"broker_id": 7}
         client.produce([message("orders", b"after", queue_id=0)])
         (only,) = client.take("billing", "orders", 1)
         assert only.body_md5 == md5(b"after")

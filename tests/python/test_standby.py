@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import textwrap
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +18,12 @@ import pytest
 
 import mqstore
 from conftest import Cli, until
+from test_docs import blocks
 from test_master import SIZE, address_of, follow, master
 from test_share import line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SOON: dict[str, Any] = {"metadata_interval": 0.1}
@@ -384,3 +387,65 @@ def test_a_standby_keeps_what_no_compaction_has(tmp_path: Path) -> None:
         store.expire()
         assert store.stats().log_min_offset > 0
         assert len(store.table("prices")) == 50
+
+
+def lease_of_the_page() -> Callable[..., int | None]:
+    """The function of docs/standby.md."""
+    (code,) = (block for block in blocks("docs/standby.md") if "take_lease" in block)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    found: Callable[..., int | None] = names["take_lease"]
+    return found
+
+
+def test_the_lease_of_the_page_has_one_holder_at_a_time(tmp_path: Path) -> None:
+    """Each program has a connection of its own. A lease of -1 seconds has ended."""
+    take, path = lease_of_the_page(), tmp_path / "leases.db"
+    with closing(sqlite3.connect(path)) as one, closing(sqlite3.connect(path)) as two:
+        assert take(one, "store", "one") == 1
+        assert take(two, "store", "two") is None
+        assert take(one, "store", "one", seconds=-1) == 1
+        assert take(two, "store", "two") == 2
+        assert take(one, "store", "one") is None
+        assert take(two, "other store", "two") == 1
+        assert take(two, "store", "two", seconds=-1) == 2
+        # A new start of the first program.
+        assert take(one, "store", "one again") == 3
+
+    def race(number: int) -> int | None:
+        with closing(sqlite3.connect(path, timeout=60)) as database:
+            return take(database, "race", f"holder {number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(race, range(8)), key=str) == [1, *[None] * 7]
+
+
+def test_masters_with_a_lease(tmp_path: Path) -> None:
+    """Whoever has the lease is the master, and its number is the epoch. A former master finds out at its open."""
+    take = lease_of_the_page()
+    with closing(sqlite3.connect(tmp_path / "leases.db")) as database:
+        first = take(database, "store", "first", seconds=-1)
+        with master(tmp_path / "a", replication={"epoch": first}) as store, standby(store, tmp_path / "b") as follower:
+            store.append("orders", b"one", replicated=True)
+            # The first master has not renewed its lease, and does not know it yet.
+            second = take(database, "store", "second")
+            assert (first, second) == (1, 2)
+            follower.close()
+            mqstore.promote(tmp_path / "b")
+            with master(tmp_path / "b", replication={"epoch": second, "min_in_sync": 1}) as other:
+                with pytest.raises(mqstore.StoreTimeoutError):
+                    store.append("orders", b"lost", replicated=True)
+                other.append("orders", b"two")
+                store.close()
+                assert take(database, "store", "first") is None
+                mqstore.demote(tmp_path / "a", address_of(other))
+                with standby(other, tmp_path / "a") as back:
+                    back.wait(other.stats().log_max_offset, timeout=30)
+        with pytest.raises(mqstore.RefusedError, match="too old"):
+            master(tmp_path / "b", replication={"epoch": first})
+        assert take(database, "store", "second", seconds=-1) == second
+        # The next program gets a number that no log has.
+        third = take(database, "store", "third")
+        mqstore.promote(tmp_path / "a")
+        with master(tmp_path / "a", replication={"epoch": third, "min_in_sync": 1}) as store:
+            assert bodies(store, "orders") == [b"one", b"two"]

@@ -59,9 +59,7 @@ class BackupSession:
         """
 
     def keep_segments(self, store: NativeStore, timeout_ms: int | None) -> None:
-        """Tells the writer to keep what the backup does not have, for so many milliseconds from now; None does not change the
-        time.
-        """
+        """Tells the writer to keep what the backup lacks for so many milliseconds from now; None does not change it."""
 
 def log_end(store: NativeStore) -> int:
     """Returns the end of the log of a store."""

@@ -142,8 +142,7 @@ impl BackupSession {
         report_dict(py, &done?)
     }
 
-    /// Tells the writer to keep what the backup does not have, for so many milliseconds from now; None does not change the
-    /// time.
+    /// Tells the writer to keep what the backup lacks for so many milliseconds from now; None does not change it.
     fn keep_segments(&self, store: &Bound<'_, NativeStore>, timeout_ms: Option<i64>) -> PyResult<()> {
         let core = store.get().core()?;
         detached(store.py(), || self.session.lock().keep_segments(core, timeout_ms))

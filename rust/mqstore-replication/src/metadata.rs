@@ -9,12 +9,19 @@
 //! progress of its level: a copy with the progress, but without the delivery, would lose the message. So tables are
 //! applied only when the copy has the log up to where it ended after they were read.
 //!
-//! Source: `SlaveSynchronize`, `BrokerOuterAPI`, `RemotingCommand`.
+//! A copy that gets the id of a broker also gets its identity, with which the broker is known to a controller:
+//!
+//! ```text
+//! <root>/brokerIdentity    <cluster>#<name of the broker>#<id>, without a line end
+//! ```
+//!
+//! Source: `SlaveSynchronize`, `BrokerOuterAPI`, `RemotingCommand`, `BrokerMetadata`.
 
 use std::collections::BTreeMap;
 
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
 use mqstore_format::json::{
     ConsumerOffsets, DelayOffsets, SubscriptionGroup, SubscriptionGroups, TopicConfig, TopicTable, Value,
@@ -187,6 +194,21 @@ impl BrokerFacts {
         {
             options.delay_levels = Some(levels);
         }
+    }
+
+    /// Makes the copy the broker `broker_id` of the cluster. A controller gives these numbers. Nothing without the names.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn save_identity(&self, files: &StoreFiles, broker_id: u64) -> Result<(), StoreError> {
+        let name = |key: &str| self.settings.get(key).filter(|name| !name.is_empty() && !name.contains('#'));
+        let (Some(cluster), Some(broker)) = (name("brokerClusterName"), name("brokerName")) else {
+            return Ok(());
+        };
+        let path = files.root.join("brokerIdentity");
+        let staged = files.staging_for(&path).join("identity");
+        let text = format!("{cluster}#{broker}#{broker_id}");
+        files.vfs.write_atomic(&path, &staged, text.as_bytes()).at(&path, "writing the identity of a broker")
     }
 
     /// Reads the answer to [`Request::Figures`].

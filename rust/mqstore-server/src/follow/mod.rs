@@ -113,7 +113,7 @@ impl Follower {
         if let Some(broker) = &broker {
             let facts = broker.facts()?;
             apply_facts(&mut setup, &facts);
-            first = Some(broker.tables()?);
+            first = Some((facts, broker.tables()?));
         }
         if setup.full_copy {
             remove_copy(&setup.copy.files())?;
@@ -126,8 +126,11 @@ impl Follower {
             let reason = format!("the segments of the copy have {own} bytes, those of the master {master}");
             return Err(StoreError::InvalidOption { option: "segment_size", reason });
         }
-        if let Some(tables) = &first {
+        if let Some((facts, tables)) = &first {
             tables.apply_topics(copy.store())?;
+            if let Some(broker_id) = setup.replica.broker_id {
+                facts.save_identity(copy.store().files(), broker_id)?;
+            }
         }
         let status = FollowStatus {
             progress: ReplicaProgress { end: state.end, master_end: state.end, ..ReplicaProgress::default() },
@@ -141,7 +144,7 @@ impl Follower {
             link: None,
             backoff: Backoff::new(),
             broker,
-            tables: first,
+            tables: first.map(|(_, tables)| tables),
             tables_due,
         };
         let now = Now { status, caught_up: begun, moved: begun };

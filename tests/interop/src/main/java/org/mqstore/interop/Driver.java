@@ -19,6 +19,7 @@ import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.store.AppendMessageResult;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.ha.autoswitch.BrokerMetadata;
 
 /**
  * The interactive driver: one JSON command on each line of standard input, answers by {@link Wire}.
@@ -128,6 +129,8 @@ public final class Driver {
                 return logs();
             case "client":
                 return client.run(args, wire);
+            case "identity":
+                return identity(args.get("path").getAsString());
             case "filters":
                 return filters.run(args.getAsJsonArray("cases"));
             case "halt":
@@ -225,6 +228,17 @@ public final class Driver {
 
     private static Thread closer(String name, OpenStore opened) {
         return new Thread(opened.outer()::shutdown, "close-" + name);
+    }
+
+    /** Reads the file with which a controller knows a broker. */
+    private static JsonObject identity(String path) throws Exception {
+        BrokerMetadata found = new BrokerMetadata(path);
+        found.readFromFile();
+        JsonObject answer = new JsonObject();
+        answer.addProperty("cluster", found.getClusterName());
+        answer.addProperty("broker", found.getBrokerName());
+        answer.addProperty("broker_id", found.getBrokerId());
+        return answer;
     }
 
     private static JsonObject logs() {

@@ -1,12 +1,13 @@
-"""A store and a copy that its appends wait for, compared with a master and a slave of RocketMQ.
+"""A store with a copy, compared with a master and a slave of RocketMQ.
 
-    python benches/replicate.py [FOLDER]
+    python benches/replicate.py [FOLDER] [GIB]
 
-In turn: appends of 1 KiB that wait for a second copy, by one thread and by 64, and by one thread of a SYNC_MASTER of
-RocketMQ 5.5.0 with inSyncReplicas=2; then asynchronous appends without and with a copy, and how far it is behind. The
-copy is another process on the same machine, so it takes processor time from the appends. The time of RocketMQ is that
-of its driver, minus that of the same appends to an ASYNC_MASTER: only the waits for the slave are compared. The round
-trip is that of 1 KiB to another process, which answers: the limit for one thread.
+In turn, with messages of 1 KiB: appends that wait for a second copy, by one thread and by 64, and those of a
+SYNC_MASTER of RocketMQ 5.5.0 with inSyncReplicas=2; then asynchronous appends without and with a copy, and how far
+it is behind; then a full copy of a store, while a thread appends with a sync each, and the time of these appends. The
+copy is another process on the same machine, so it takes processor time from the appends; RocketMQ's slave is a thread
+in the process of its master. The round trip is that of 1 KiB to another process, which answers: the limit for one
+thread.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ import mqstore
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from interop.driver import JavaSession
-from interop.java_rows import message
+from interop.driver import JVM_OPTIONS, JavaSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ROUNDS = 3
 SECONDS = 3.0
 BODY = b"x" * 1024
-PUTS = 3000
+TRIPS = 3000
 COPY = """
 import mqstore, sys
 with mqstore.follow(sys.argv[1], sys.argv[2]):
@@ -99,45 +99,95 @@ def round_trip_us() -> float:
         with own:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             begun = time.perf_counter()
-            for _ in range(PUTS):
+            for _ in range(TRIPS):
                 own.sendall(BODY)
                 own.recv(64)
             took = time.perf_counter() - begun
         child.wait()
-    return took / PUTS * 1e6
+    return took / TRIPS * 1e6
 
 
-def put_us(java: JavaStore) -> float:
-    specs = [message("log", ("body", len(BODY))) for _ in range(PUTS)]
-    begun = time.perf_counter()
-    list(java.put(specs))
-    return (time.perf_counter() - begun) / PUTS * 1e6
+def java_pair(session: JavaSession, base: Path, role: str) -> tuple[JavaStore, JavaStore]:
+    """A master, and a slave that follows it."""
+    config = {"inSyncReplicas": 2 if role == "SYNC_MASTER" else 1, "haSendHeartbeatInterval": 100}
+    master, slave = (
+        session.open(base / f"{role} {name}", config=config | {"brokerRole": name}, topics={"log": {"queues": 1}})
+        for name in (role, "SLAVE")
+    )
+    slave.follow(master)
+    return master, slave
+
+
+def java_async(master: JavaStore, slave: JavaStore) -> str:
+    rate, _ = master.load("log", threads=1, seconds=SECONDS, size=len(BODY))
+    ended = time.perf_counter()
+    slave.follow(master)
+    return f"{rate:,.0f}/s, {(time.perf_counter() - ended) * 1000:.0f} ms behind"
+
+
+def percentiles(times: list[float]) -> str:
+    ordered = sorted(times)
+    half, most = ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
+    return f"{half * 1e6:.0f} us, p99 {most * 1e3:.1f} ms"
+
+
+def copy_while_syncing(home: Path, size: int) -> str:
+    """Lets one thread append with a sync each, before and during a full copy of the store."""
+    with mqstore.open(home / "store", "create") as store:
+        while store.stats().log_max_offset < size:
+            store.append_many("log", [BODY] * 5000)
+    replication = mqstore.Master(listen="127.0.0.1:0")
+    with mqstore.open(home / "store", "rw", durability="sync", replication=replication) as store:
+        times: list[float] = []
+        ended = threading.Event()
+
+        def work() -> None:
+            while not ended.is_set():
+                begun = time.perf_counter()
+                store.append("log", BODY)
+                times.append(time.perf_counter() - begun)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        time.sleep(SECONDS)
+        before, begun = len(times), time.perf_counter()
+        command = [sys.executable, "-c", COPY, str(store.replication_address()), str(home / "copy")]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+            while not (copies := store.followers()) or copies[0].lag_bytes > 1 << 20:
+                time.sleep(0.01)
+            took = time.perf_counter() - begun
+            ended.set()
+            worker.join()
+            assert child.stdin is not None
+            child.stdin.close()
+    shutil.rmtree(home)
+    alone, during = percentiles(times[:before]), percentiles(times[before:])
+    return f"{size / took / 1e6:.0f} MB/s; a durable append {alone} alone, {during} meanwhile"
 
 
 def main() -> None:
     """Prints the lines."""
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    with tempfile.TemporaryDirectory(dir=place) as folder, JavaSession("5.5.0", Path(folder) / "home") as session:
-        base, topics = Path(folder), {"log": {"queues": 1}}
-        roles = {"plain": "ASYNC_MASTER", "master": "SYNC_MASTER", "slave": "SLAVE"}
-        stores = {
-            name: session.open(
-                base / name,
-                config={"brokerRole": role, "inSyncReplicas": 2, "haSendHeartbeatInterval": 100},
-                topics=topics,
-            )
-            for name, role in roles.items()
-        }
-        stores["slave"].follow(stores["master"])
-        put_us(stores["plain"])
+    size = int(float(sys.argv[2] if len(sys.argv) > 2 else "3.3") * (1 << 30))
+    # Those of the tests, with the optimizing compiler and a heap for it.
+    options = [one for one in JVM_OPTIONS if not one.startswith(("-XX:Tiered", "-Xmx", "-XX:MaxDirect"))]
+    options += ["-Xmx2g", "-XX:MaxDirectMemorySize=2g"]
+    with (
+        tempfile.TemporaryDirectory(dir=place) as folder,
+        JavaSession("5.5.0", Path(folder) / "home", options=options) as session,
+    ):
+        base = Path(folder)
+        synced, plain = (java_pair(session, base, role) for role in ("SYNC_MASTER", "ASYNC_MASTER"))
+        synced[0].load("log", threads=1, seconds=SECONDS, size=len(BODY))
         for _ in range(ROUNDS):
             with copied(base / "one") as store:
-                one = 1e6 / appends(store, 1, replicated=True)
-                many = appends(store, 64, replicated=True)
-            plain, synced = put_us(stores["plain"]), put_us(stores["master"])
+                one, many = (appends(store, threads, replicated=True) for threads in (1, 64))
+            java_one, java_many = (
+                synced[0].load("log", threads=threads, seconds=SECONDS, size=len(BODY))[0] for threads in (1, 64)
+            )
             print(
-                f"replicated: {one:.0f} us with the append, 64 threads {many:,.0f}/s; RocketMQ {synced - plain:.0f} us "
-                f"more than the append ({synced:.0f} in all); a round trip {round_trip_us():.0f} us",
+                f"replicated: {1e6 / one:.0f} us, 64 threads {many:,.0f}/s; RocketMQ {1e6 / java_one:.0f} us, "
+                f"{java_many:,.0f}/s; a round trip {round_trip_us():.0f} us",
                 flush=True,
             )
         for _ in range(ROUNDS):
@@ -146,8 +196,14 @@ def main() -> None:
                 rate = appends(store, 1, replicated=False)
                 behind = store.followers()[0].lag_bytes
             lag_ms = behind / (rate * 1150) * 1000
-            print(f"asynchronous: {own:,.0f}/s alone, {rate:,.0f}/s with a copy, {lag_ms:.1f} ms behind", flush=True)
-        session.close_stores(stores.values())
+            print(
+                f"asynchronous: {own:,.0f}/s alone, {rate:,.0f}/s with a copy, {lag_ms:.1f} ms behind; "
+                f"RocketMQ {java_async(*plain)}",
+                flush=True,
+            )
+        session.close_stores([*synced, *plain])
+        for _ in range(ROUNDS):
+            print("full copy while the master syncs:", copy_while_syncing(base / "three", size), flush=True)
 
 
 if __name__ == "__main__":

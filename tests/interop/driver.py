@@ -72,10 +72,10 @@ def java_executable() -> str:
     return found
 
 
-def _jvm(version: str, home: Path, main_class: str, *args: str) -> list[str]:
+def _jvm(version: str, home: Path, main_class: str, *args: str, options: Sequence[str] = JVM_OPTIONS) -> list[str]:
     return [
         java_executable(),
-        *JVM_OPTIONS,
+        *options,
         # RocketMQ writes logs and RocksDB journals to the user's home. Here that is a scratch folder.
         f"-Duser.home={home}",
         f"-Drocketmq.home.dir={home}",
@@ -98,8 +98,11 @@ def _log_lines(result: dict[str, Any]) -> list[LogLine]:
 class JavaSession:
     """One interactive JVM of a RocketMQ version. Use it as a context manager, from one thread only."""
 
-    def __init__(self, version: str, home: Path | None = None) -> None:
-        """Start the JVM. `home` is its scratch folder (logs, standard error), by default a temporary one."""
+    def __init__(self, version: str, home: Path | None = None, *, options: Sequence[str] = JVM_OPTIONS) -> None:
+        """Start the JVM. `home` is its scratch folder (logs, standard error), by default a temporary one.
+
+        Its options are for short tests; measurements have others.
+        """
         self.version = version
         self._own_home = None if home else tempfile.TemporaryDirectory(prefix="mqstore-java-")
         self.home = home or Path(self._own_home.name if self._own_home else "")
@@ -108,7 +111,7 @@ class JavaSession:
         self._names = itertools.count(1)
         self._errors = (self.home / "stderr.txt").open("ab")
         self.process = subprocess.Popen(
-            _jvm(version, self.home, "Driver"),
+            _jvm(version, self.home, "Driver", options=options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -371,6 +374,13 @@ class JavaStore:
         Call this after an election, before `put`. A broker does the same.
         """
         self.session.call("lead", store=self.name)
+
+    def load(self, topic: str, *, threads: int, seconds: float, size: int) -> tuple[float, int]:
+        """Put messages of equal size. Return the puts in a second, and the end of the last one."""
+        _, result = self.session.call(
+            "load", store=self.name, topic=topic, threads=threads, seconds=seconds, bytes=size
+        )
+        return result["rate"], result["end"]
 
     def follow(self, master: JavaStore) -> None:
         """Copy the log of a store of the same session as its slave, until both logs end at the same offset.

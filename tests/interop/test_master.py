@@ -73,11 +73,12 @@ def test_a_slave_of_rocketmq_is_equal_whatever_is_cut(
     java = slave(session, tmp_path / "slave", epoch)
     with master(tmp_path / "store") as store:
         create_topics(store)
-        # An empty slave of the default protocol gets the last segment only: it begins before the first message.
+        append(store, batch(0, 1))
         port = port_of(store)
         with Cutter(port, 7, 800 * count // cuts) as cutter:
-            java.follow_address(cutter.address, 0)
-            appended = threading.Thread(target=append, args=(store, batch(0, count)))
+            # An empty slave of the default protocol gets the last segment only, so it begins with the first message.
+            java.follow_address(cutter.address, store.stats().log_max_offset)
+            appended = threading.Thread(target=append, args=(store, batch(1, count - 1)))
             appended.start()
             deadline = time.monotonic() + 20 * cuts
             while cutter.cuts < cuts and time.monotonic() < deadline:

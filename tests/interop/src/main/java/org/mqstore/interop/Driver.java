@@ -87,6 +87,8 @@ public final class Driver {
                 return open(args);
             case "put":
                 return put(args);
+            case "load":
+                return Load.run(store(args), args);
             case "await":
                 stores.get(name(args)).awaitDispatch();
                 return new JsonObject();

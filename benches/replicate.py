@@ -5,9 +5,8 @@
 In turn, with messages of 1 KiB: appends that wait for a second copy, by one thread and by 64, and those of a
 SYNC_MASTER of RocketMQ 5.5.0 with inSyncReplicas=2; then asynchronous appends without and with a copy, and how far
 it is behind; then a full copy of a store, while a thread appends with a sync each, and the time of these appends. The
-copy is another process on the same machine, so it takes processor time from the appends; RocketMQ's slave is a thread
-in the process of its master. The round trip is that of 1 KiB to another process, which answers: the limit for one
-thread.
+copy and the slave are other processes on the same machine, so they take processor time from the appends. The round
+trip is that of 1 KiB to another process, which answers: the limit for one thread.
 """
 
 from __future__ import annotations
@@ -107,21 +106,21 @@ def round_trip_us() -> float:
     return took / TRIPS * 1e6
 
 
-def java_pair(session: JavaSession, base: Path, role: str) -> tuple[JavaStore, JavaStore]:
-    """A master, and a slave that follows it."""
+def java_pair(masters: JavaSession, slaves: JavaSession, base: Path, role: str) -> tuple[JavaStore, JavaStore]:
+    """A master, and a slave in another process that follows it."""
     config = {"inSyncReplicas": 2 if role == "SYNC_MASTER" else 1, "haSendHeartbeatInterval": 100}
     master, slave = (
         session.open(base / f"{role} {name}", config=config | {"brokerRole": name}, topics={"log": {"queues": 1}})
-        for name in (role, "SLAVE")
+        for session, name in ((masters, role), (slaves, "SLAVE"))
     )
-    slave.follow(master)
+    slave.follow_address(f"127.0.0.1:{master.report.ha_port}", 0)
     return master, slave
 
 
 def java_async(master: JavaStore, slave: JavaStore) -> str:
-    rate, _ = master.load("log", threads=1, seconds=SECONDS, size=len(BODY))
+    rate, end = master.load("log", threads=1, seconds=SECONDS, size=len(BODY))
     ended = time.perf_counter()
-    slave.follow(master)
+    slave.follow_address(f"127.0.0.1:{master.report.ha_port}", end)
     return f"{rate:,.0f}/s, {(time.perf_counter() - ended) * 1000:.0f} ms behind"
 
 
@@ -174,10 +173,11 @@ def main() -> None:
     options += ["-Xmx2g", "-XX:MaxDirectMemorySize=2g"]
     with (
         tempfile.TemporaryDirectory(dir=place) as folder,
-        JavaSession("5.5.0", Path(folder) / "home", options=options) as session,
+        JavaSession("5.5.0", Path(folder) / "home", options=options) as masters,
+        JavaSession("5.5.0", Path(folder) / "slaves", options=options) as slaves,
     ):
         base = Path(folder)
-        synced, plain = (java_pair(session, base, role) for role in ("SYNC_MASTER", "ASYNC_MASTER"))
+        synced, plain = (java_pair(masters, slaves, base, role) for role in ("SYNC_MASTER", "ASYNC_MASTER"))
         synced[0].load("log", threads=1, seconds=SECONDS, size=len(BODY))
         for _ in range(ROUNDS):
             with copied(base / "one") as store:
@@ -201,7 +201,8 @@ def main() -> None:
                 f"RocketMQ {java_async(*plain)}",
                 flush=True,
             )
-        session.close_stores([*synced, *plain])
+        masters.close_stores([synced[0], plain[0]])
+        slaves.close_stores([synced[1], plain[1]])
         for _ in range(ROUNDS):
             print("full copy while the master syncs:", copy_while_syncing(base / "three", size), flush=True)
 

@@ -389,6 +389,26 @@ def test_a_standby_keeps_what_no_compaction_has(tmp_path: Path) -> None:
         assert len(store.table("prices")) == 50
 
 
+def test_a_standby_frees_the_same_space(tmp_path: Path) -> None:
+    """After a fail-over it knows which messages are hidden, and rewrites the segments as the master does."""
+    with master(tmp_path / "store") as store:
+        for number in range(40):
+            store.append_many("gone", [b"x" * 1000] * 10)
+            store.append("orders", b"%d" % number, keys=f"k{number}")
+        store.delete_topic("gone")
+        store.append("orders", b"after")
+        copy = give_over(store, tmp_path / "copy")
+    with copy, mqstore.open(tmp_path / "store", "rw", segment_size=SIZE) as former:
+        there, here = copy.reclaim(), former.reclaim()
+        assert here.segments
+        assert [one.log_offset for one in there.segments] == [one.log_offset for one in here.segments]
+        assert bodies(copy, "orders") == bodies(former, "orders") == [*(b"%d" % n for n in range(40)), b"after"]
+        assert "gone" not in copy.topics()
+        assert copy.reclaim(erase="gone").segments == ()
+    for path in sorted((tmp_path / "store/commitlog").iterdir())[: len(here.segments)]:
+        assert path.read_bytes() == (tmp_path / "copy/commitlog" / path.name).read_bytes()
+
+
 def lease_of_the_page() -> Callable[..., int | None]:
     """The function of docs/standby.md."""
     (code,) = (block for block in blocks("docs/standby.md") if "take_lease" in block)

@@ -366,6 +366,8 @@ impl Tables {
             }
         }
         meta.commit(&changes)?;
+        // A broker that takes the copy over reads nothing else.
+        meta.export_json()?;
         save(store, "delayOffset.json", self.delay_offsets.as_ref())?;
         save(store, "messageRequestMode.json", self.request_modes.as_ref())
     }

@@ -295,6 +295,7 @@ def test_a_child_does_not_use_it(master: Master, tmp_path: Path) -> None:
 def test_the_command_line(master: Master, tmp_path: Path, cli: Cli) -> None:
     copy = tmp_path / "copy"
     end = master.append(50)
+    assert "--broker-id" in cli("follow", master.address, copy, "--broker-id", "-1").stderr
     done = cli(
         "follow",
         master.address,

@@ -54,6 +54,9 @@ def follow(
             help="Whether appends of the master never wait for this copy: by default with autoswitch only.",
         ),
     ] = None,
+    broker_id: Annotated[
+        int | None, typer.Option("--broker-id", metavar="N", help="Id of the copy, for a controller.")
+    ] = None,
     durable_acks: Annotated[
         bool, typer.Option("--durable-acks", help="Acknowledge what the disk has, not only the page cache.")
     ] = False,
@@ -79,6 +82,7 @@ def follow(
         protocol=protocol.value,
         begin=begin.value,
         learner=learner,
+        broker_id=broker_id,
         durable_acks=durable_acks,
         full_copy=full_copy,
         **options,  # type: ignore[arg-type]

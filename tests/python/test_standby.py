@@ -441,7 +441,7 @@ def test_the_lease_of_the_page_has_one_holder_at_a_time(tmp_path: Path) -> None:
 
 
 def test_masters_with_a_lease(tmp_path: Path) -> None:
-    """Whoever has the lease is the master, and its number is the epoch. A former master finds out at its open."""
+    """The holder of the lease is the master, and its number is the epoch. A former master learns it at its open."""
     take = lease_of_the_page()
     with closing(sqlite3.connect(tmp_path / "leases.db")) as database:
         first = take(database, "store", "first", seconds=-1)

@@ -173,12 +173,11 @@ impl LossReport {
         if !self.changed {
             return Ok(());
         }
-        files.ensure_folder(&files.staging())?;
-        let (path, staged) = (files.repairs(), files.staging().join("repairs.jsonl"));
+        let path = files.repairs();
         if let Some(bytes) = self.damaged.take() {
             files.keep_config(&path, &bytes)?;
         }
-        files.vfs.write_atomic(&path, &staged, &self.text).at(&path, "writing down what is lost")?;
+        files.replace_file(&path, &self.text, "writing down what is lost")?;
         self.changed = false;
         Ok(())
     }

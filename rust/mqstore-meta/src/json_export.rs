@@ -11,7 +11,7 @@ use super::log::MetaLog;
 use super::record::{JsonFile, MetaRecord, QueueKey};
 use super::state::{ConfigEntry, JsonState, Tables};
 use super::tail::WriteMethod;
-use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::error::StoreError;
 
 /// Queues that are read under one lock.
 const QUEUES: usize = 1024;
@@ -66,12 +66,7 @@ impl MetaLog {
             tables.json(file).intended = Some(stamp);
         }
         self.sync(self.place())?;
-        self.files.ensure_folder(&self.files.config())?;
-        let staging = self.files.staging_for(&path);
-        self.files.ensure_folder(&staging)?;
-        let staged = staging.join(file.name());
-        let written = self.files.vfs.write_atomic(&path, &staged, text.as_bytes());
-        written.at(&path, "writing a configuration file")?;
+        self.files.replace_file(&path, text.as_bytes(), "writing a configuration file")?;
         let mut tables = self.tables.lock();
         self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::JsonKnown { file, stamp }))?;
         tables.set_json_stamp(file, stamp);

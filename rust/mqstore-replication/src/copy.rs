@@ -96,9 +96,7 @@ fn mark_path(files: &StoreFiles) -> PathBuf {
 }
 
 fn mark(files: &StoreFiles, master: &Master, copy: Option<u64>) -> Result<(), StoreError> {
-    let (path, text) = (mark_path(files), master.to_json(copy, &files.root));
-    let staged = files.staging_for(&path).join("follow");
-    files.vfs.write_atomic(&path, &staged, text.as_bytes()).at(&path, FOLLOWING)
+    files.replace_file(&mark_path(files), master.to_json(copy, &files.root).as_bytes(), FOLLOWING)
 }
 
 /// Makes a store a copy of `master`: the next follower removes what that master does not have.

@@ -64,9 +64,7 @@ impl EpochTable {
     /// # Errors
     /// Errors of the system.
     pub fn save(&self, files: &StoreFiles) -> Result<(), StoreError> {
-        let path = path_of(files);
-        let staged = files.staging_for(&path).join("epochs");
-        files.vfs.write_atomic(&path, &staged, self.to_text().as_bytes()).at(&path, "writing the epochs")
+        files.replace_file(&path_of(files), self.to_text().as_bytes(), "writing the epochs")
     }
 
     /// Begins the epoch of a master whose log has `first` to `end`: `number`, or the next number, from its end on. A log

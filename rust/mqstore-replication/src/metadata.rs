@@ -19,7 +19,7 @@
 
 use std::collections::BTreeMap;
 
-use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
@@ -205,10 +205,9 @@ impl BrokerFacts {
         let (Some(cluster), Some(broker)) = (name("brokerClusterName"), name("brokerName")) else {
             return Ok(());
         };
-        let path = files.root.join("brokerIdentity");
-        let staged = files.staging_for(&path).join("identity");
         let text = format!("{cluster}#{broker}#{broker_id}");
-        files.vfs.write_atomic(&path, &staged, text.as_bytes()).at(&path, "writing the identity of a broker")
+        let path = files.root.join("brokerIdentity");
+        files.replace_file(&path, text.as_bytes(), "writing the identity of a broker")
     }
 
     /// Reads the answer to [`Request::Figures`].
@@ -381,7 +380,5 @@ fn save(store: &Store, name: &str, text: Option<&Vec<u8>>) -> Result<(), StoreEr
     if files.read_config(&path)?.as_ref() == Some(text) {
         return Ok(());
     }
-    files.ensure_folder(&files.config())?;
-    let staged = files.staging_for(&path).join(name);
-    files.vfs.write_atomic(&path, &staged, text).at(&path, "writing a table of the broker")
+    files.replace_file(&path, text, "writing a table of the broker")
 }

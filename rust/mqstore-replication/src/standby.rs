@@ -230,9 +230,7 @@ impl StandbyMetadata {
 
     /// Keeps the metadata at a standby, whose log is synced up to [`Self::log_end`].
     pub(crate) fn keep(&self, files: &StoreFiles) -> Result<(), StoreError> {
-        let path = path_of(files);
-        let staged = files.staging_for(&path).join("standby.new");
-        files.vfs.write_atomic(&path, &staged, &self.bytes).at(&path, KEEPING)
+        files.replace_file(&path_of(files), &self.bytes, KEEPING)
     }
 
     /// Reads the kept metadata; `None` if there are none.

@@ -79,15 +79,8 @@ impl StoreFiles {
         if self.vfs.stat(&self.side()).is_err() {
             return Ok(());
         }
-        let write = || {
-            let staging = self.staging_for(&path);
-            self.ensure_folder(&staging)?;
-            self.ensure_folder(&self.backups())?;
-            let text = format!("{} {} {}", mark.log_end, mark.until_ms, mark.target);
-            let staged = staging.join(format!("backup-{name}"));
-            self.vfs.write_atomic(&path, &staged, text.as_bytes()).at(&path, "writing how far a backup is")
-        };
-        match write() {
+        let text = format!("{} {} {}", mark.log_end, mark.until_ms, mark.target);
+        match self.replace_file(&path, text.as_bytes(), "writing how far a backup is") {
             Err(StoreError::Io { source, .. })
                 if matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) =>
             {

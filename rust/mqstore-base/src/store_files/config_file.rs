@@ -151,9 +151,7 @@ impl StoreFiles {
 
     fn copy_config(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, StoreError> {
         let kept = self.unused_lost_and_found_name(name)?;
-        self.ensure_folder(&self.staging())?;
-        let staged = self.staging().join("kept-config");
-        self.vfs.write_atomic(&kept, &staged, bytes).at(&kept, "copying a damaged configuration file")?;
+        self.replace_file(&kept, bytes, "copying a damaged configuration file")?;
         Ok(kept)
     }
 

@@ -213,8 +213,7 @@ impl StoreFiles {
         if let Some(damaged) = self.damaged_paths() {
             self.keep_config(&path, &damaged)?;
         }
-        let staged = self.staging().join("paths");
-        self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "storing the list of the log's folders")
+        self.replace_file(&path, &bytes, "storing the list of the log's folders")
     }
 
     /// Makes `folder` and its missing parents, and syncs their names.

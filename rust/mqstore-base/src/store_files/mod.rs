@@ -547,6 +547,15 @@ impl StoreFiles {
         .at(&folder, "syncing a folder")
     }
 
+    /// Replaces a file of the store, or makes it, in one step. It is durable when this returns. `action` is for errors.
+    pub fn replace_file(&self, path: &Path, bytes: &[u8], action: &'static str) -> Result<(), StoreError> {
+        let staging = self.staging_for(path);
+        self.ensure_folder(&staging)?;
+        self.ensure_folder(parent_dir(path))?;
+        let staged = staging.join(path.file_name().unwrap_or_default());
+        self.vfs.write_atomic(path, &staged, bytes).at(path, action)
+    }
+
     /// Makes `folder`, one of the store's own, if it is missing. Its name is then durable.
     pub fn ensure_folder(&self, folder: &Path) -> Result<(), StoreError> {
         if self.vfs.stat(folder).is_ok_and(|stat| stat.kind == FileKind::Directory) {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::json::{CompactionPositions, Dialect};
 
-use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{ConfigDamage, ConfigFile, LoadedConfig, StoreFiles};
 
 /// The file's name below `compaction/`.
@@ -92,13 +92,7 @@ pub fn repair_positions(files: &StoreFiles, dry_run: bool) -> Result<Option<Stri
     let path = &damage.path;
     if !dry_run {
         files.keep_config(path, &damage.bytes)?;
-        files.ensure_folder(&files.staging())?;
-        let staged = files.staging().join(POSITIONS_FILE);
-        let text = positions.render();
-        files
-            .vfs
-            .write_atomic(path, &staged, text.as_bytes())
-            .at(path, "writing the compaction positions")?;
+        files.replace_file(path, positions.render().as_bytes(), "writing the compaction positions")?;
     }
     Ok(Some(format!("{}: damaged; the positions that parse are written again, after a copy", path.display())))
 }

@@ -101,13 +101,7 @@ impl ArchiveState {
             let reason = "the settings must be one line of less than 1 MiB".to_owned();
             return Err(StoreError::InvalidOption { option: "archive", reason });
         }
-        let path = files.archive();
-        let folder = files.staging_for(&path);
-        files.ensure_folder(&folder)?;
-        files
-            .vfs
-            .write_atomic(&path, &folder.join("archive"), &bytes)
-            .at(&path, "writing the state of the archive")
+        files.replace_file(&files.archive(), &bytes, "writing the state of the archive")
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use super::holders::{HoldingGroup, SegmentHolder, UnfinishedMessages};
 use super::plan::KnownHolders;
-use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::error::StoreError;
 use mqstore_base::options::{RetentionPolicy, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 
@@ -69,14 +69,9 @@ impl StalledGroups {
 
     /// Writes the file.
     pub(super) fn save(&self, files: &StoreFiles) -> Result<(), StoreError> {
-        let path = files.stalled_groups();
         let line = |(key, stall): (&String, &Stall)| format!("{} {} {key}\n", stall.since_ms, stall.progress);
         let text: String = self.known.iter().filter(|(key, _)| !key.contains('\n')).map(line).collect();
-        let staged = files.staging_for(&path).join("groups");
-        files
-            .vfs
-            .write_atomic(&path, &staged, text.as_bytes())
-            .at(&path, "writing the times of stalled groups")
+        files.replace_file(&files.stalled_groups(), text.as_bytes(), "writing the times of stalled groups")
     }
 }
 

@@ -272,10 +272,7 @@ fn prepare_own_folder(files: &StoreFiles) -> Result<(), StoreError> {
 
 /// Makes `abort` durable before the first change.
 fn create_abort_file(files: &StoreFiles) -> Result<(), StoreError> {
-    let path = files.abort();
-    let pid = files.vfs.environment().pid.to_string();
-    let staged = files.staging_for(&path).join("abort");
-    files.vfs.write_atomic(&path, &staged, pid.as_bytes()).at(&path, "writing abort")
+    files.replace_file(&files.abort(), files.vfs.environment().pid.to_string().as_bytes(), "writing abort")
 }
 
 /// Refuses a store that keeps its queues in `RocksDB`.

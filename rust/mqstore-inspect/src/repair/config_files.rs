@@ -111,10 +111,7 @@ fn repair_file(
     };
     if !dry_run {
         files.keep_config(path, bytes)?;
-        let staging = files.staging_for(path);
-        files.ensure_folder(&staging)?;
-        let staged = staging.join("config");
-        files.vfs.write_atomic(path, &staged, &text).at(path, "writing the entries that parse")?;
+        files.replace_file(path, &text, "writing the entries that parse")?;
     }
     Ok(action)
 }

@@ -14,7 +14,7 @@ use mqstore_format::names::DELAY_OFFSET_FILE;
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_io::Access;
 
-use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::error::StoreError;
 use mqstore_base::options::{RecoveryMode, StoreOptions};
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use mqstore_engine::load_floors;
@@ -125,10 +125,7 @@ fn replace(
         return Ok(None);
     }
     backup_config(files, path)?;
-    let staging = files.staging_for(path);
-    files.ensure_folder(&staging)?;
-    let staged = staging.join("config");
-    files.vfs.write_atomic(path, &staged, text().as_bytes()).at(path, "setting offsets back")?;
+    files.replace_file(path, text().as_bytes(), "setting offsets back")?;
     Ok(Some(describe_set_back(path, count)))
 }
 

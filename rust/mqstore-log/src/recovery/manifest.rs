@@ -15,7 +15,7 @@ use std::sync::Arc;
 use mqstore_format::{Fields, crc31};
 
 use crate::consume_queue::QueueSet;
-use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
 /// The queues and their bounds.
@@ -216,9 +216,7 @@ impl QueueManifest {
 
     /// Writes the manifest atomically and durably.
     pub fn store(&self, files: &StoreFiles) -> Result<(), StoreError> {
-        let path = files.side().join("queues");
-        let staged = files.staging().join("queues");
-        files.vfs.write_atomic(&path, &staged, &self.encode()).at(&path, "writing the queue manifest")
+        files.replace_file(&files.side().join("queues"), &self.encode(), "writing the queue manifest")
     }
 }
 

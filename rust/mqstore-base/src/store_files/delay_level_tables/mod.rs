@@ -13,7 +13,7 @@ use std::sync::Arc;
 use mqstore_format::{DelayLevels, crc31};
 
 use super::StoreFiles;
-use crate::error::{IoContext, StoreError};
+use crate::error::StoreError;
 
 #[cfg(test)]
 mod tests;
@@ -185,8 +185,7 @@ impl StoreFiles {
         if same {
             return Ok(());
         }
-        let staged = self.staging().join(DELAY_LEVELS_FILE);
-        self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "storing the delay levels")
+        self.replace_file(&path, &bytes, "storing the delay levels")
     }
 
     fn known_delays(&self, given: Option<&DelayLevels>) -> Result<Option<DelayTables>, StoreError> {

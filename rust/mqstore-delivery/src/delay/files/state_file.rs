@@ -176,15 +176,12 @@ impl StateFiles {
             None => match self.files.vfs.open(&path, Access::ReadWrite) {
                 Ok(file) => self.file.insert(file),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    let staged = self.files.staging().join("delays");
-                    self.files.ensure_folder(&self.files.staging())?;
                     let mut both = vec![0; 2 * SLOT];
                     let place = both.get_mut(at as usize..).and_then(|slot| slot.get_mut(..bytes.len()));
                     if let Some(place) = place {
                         place.copy_from_slice(&bytes);
                     }
-                    let written = self.files.vfs.write_atomic(&path, &staged, &both);
-                    return written.at(&path, "writing the state of delays");
+                    return self.files.replace_file(&path, &both, "writing the state of delays");
                 }
                 Err(error) => return Err(StoreError::io(&path, "opening the state of delays", error)),
             },
@@ -224,7 +221,7 @@ impl StateFiles {
         }
         let mut bytes = fields.to_vec();
         bytes.resize(TIMER_CHECK_BYTES, 0);
-        self.replace(&path, &bytes, "writing the timer's checkpoint")
+        self.files.replace_file(&path, &bytes, "writing the timer's checkpoint")
     }
 
     /// Replaces `delayOffset.json`. A damaged file is copied first.
@@ -232,15 +229,7 @@ impl StateFiles {
         if let Some(damage) = self.offsets()?.damage() {
             self.files.keep_config(&damage.path, &damage.bytes)?;
         }
-        self.replace(&self.offsets_path(), text, "writing the offsets of delay levels")
-    }
-
-    fn replace(&self, path: &std::path::Path, bytes: &[u8], action: &'static str) -> Result<(), StoreError> {
-        self.files.ensure_folder(&self.files.config())?;
-        let staging = self.files.staging_for(path);
-        self.files.ensure_folder(&staging)?;
-        let staged = staging.join(path.file_name().unwrap_or_default());
-        self.files.vfs.write_atomic(path, &staged, bytes).at(path, action)
+        self.files.replace_file(&self.offsets_path(), text, "writing the offsets of delay levels")
     }
 }
 

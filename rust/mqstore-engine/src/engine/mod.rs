@@ -54,6 +54,9 @@ pub(crate) struct Engine {
     pub(crate) lifecycle: Lifecycle,
     /// The manifests of the compaction files, as reads last saw them.
     pub(crate) manifests: ManifestCache,
+    /// Log offset before which queues do not lead, as its segments are removed, or about to be. The list of segments says
+    /// so later.
+    pub(crate) removed_to: AtomicU64,
     /// Held during a rebuild of queues and index, and while segments are rewritten.
     pub(crate) rebuilding: Mutex<()>,
 }

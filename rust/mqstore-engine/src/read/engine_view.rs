@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mqstore_format::CqUnit;
@@ -42,6 +43,10 @@ impl View for Engine {
 
     fn list(&self) -> Arc<SegmentList> {
         self.log.list()
+    }
+
+    fn log_start(&self) -> u64 {
+        self.log.list().min_offset().max(self.removed_to.load(Ordering::SeqCst))
     }
 
     fn open_files(&self) -> [(usize, usize); 2] {

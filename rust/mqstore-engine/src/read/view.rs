@@ -31,6 +31,12 @@ pub(crate) trait View: Send + Sync {
     /// Returns the segments.
     fn list(&self) -> Arc<SegmentList>;
 
+    /// Returns the log offset before which the queues do not lead, after the bounds of a queue were read: messages before
+    /// it are in the archive, if there is one.
+    fn log_start(&self) -> u64 {
+        self.list().min_offset()
+    }
+
     /// Returns the number of open files and their maximum, for the queues and for the index.
     fn open_files(&self) -> [(usize, usize); 2];
 
@@ -185,7 +191,7 @@ impl StoreView {
         let Some(source) = &self.older else { return Ok(None) };
         // The files of a queue can be newer than the list of segments, and show that the log begins later.
         self.catch_up()?;
-        let log_start = self.list().min_offset();
+        let log_start = self.log_start();
         if log_start <= source.begin() {
             return Ok(None);
         }

@@ -525,8 +525,7 @@ impl Cleaner {
             drop(archive);
             return Ok(DeleteOutcome::Kept(self.report_kept(state, &file, segment.base_offset(), &why)));
         }
-        // In memory only: from here on, no read starts below the new minimum or uses the segment.
-        self.engine.queues.correct_min_offsets(segment.end_offset())?;
+        self.end_reads_of(segment)?;
         let gone = self
             .engine
             .log
@@ -552,6 +551,13 @@ impl Cleaner {
         self.engine.options.hooks.tell("segment_deleted", Some(&file), file.reason.clone());
         self.free_what_is_unused(state)?;
         Ok(DeleteOutcome::Gone(file))
+    }
+
+    /// Lets no read start in the segment or before it. In memory only.
+    pub(crate) fn end_reads_of(&self, segment: &Segment) -> Result<(), StoreError> {
+        // First, because a read continues in the archive up to there: it must not be before the begin of a queue.
+        self.engine.removed_to.store(segment.end_offset(), Ordering::SeqCst);
+        self.engine.queues.correct_min_offsets(segment.end_offset())
     }
 
     /// Returns why a due segment must stay for now, if it must.

@@ -136,7 +136,8 @@ impl<S: ScanSink> Scan<S> {
         let from = Some(self.position).filter(|position| *position > 0);
         let request = ScanRequest { from: from.or(self.request.from), ..self.request.clone() };
         let log = scan_log(&self.view, &request, Arc::clone(&self.make))?;
-        if !(self.continues && log.start() > self.position && self.begin_older()?) {
+        let starts = log.start().max(self.view.log_start());
+        if !(self.continues && starts > self.position && self.begin_older()?) {
             self.log = Some(log);
         }
         Ok(())

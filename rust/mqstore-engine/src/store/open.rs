@@ -187,6 +187,7 @@ fn start_writer(
         signals: ServiceSignals::default(),
         lifecycle: Lifecycle::new(vec![page_lock, lock]),
         manifests: ManifestCache::default(),
+        removed_to: std::sync::atomic::AtomicU64::default(),
         rebuilding: Mutex::default(),
     });
     let writer = with_services(engine, CompactionAppender::new(files, geometry));

@@ -282,6 +282,47 @@ fn reads_that_continue_before_the_log_agree_with_a_store_that_keeps_its_log() {
     assert!(starts.iter().filter(|start| **start > 0).count() > 40, "{starts:?}");
 }
 
+/// All messages of both topics, by several verbs.
+fn everything(store: &Store) -> Vec<(u64, Found, Found, Found)> {
+    let one = |topic: &str| {
+        let whole =
+            Reading::Topic(Box::new(store.read_topic(&all_of(topic, None)).unwrap())).take(store, 9999);
+        let topics = Some(vec![topic.to_owned()]);
+        let request = ScanRequest { topics, with_older: true, ..ScanRequest::default() };
+        let mut rows = scanned(store, &request, || ()).unwrap();
+        rows.sort_unstable();
+        let found = store.lookup(topic, "k1", None, None, None).unwrap();
+        let keyed = Reading::Lookup(Box::new(found)).take(store, 9999).unwrap();
+        (store.count(topic, &mut || Ok(())).unwrap(), whole.unwrap(), rows, keyed)
+    };
+    TOPICS.map(one).to_vec()
+}
+
+/// While a segment is removed, the queues begin after it before the list of segments says so.
+#[test]
+fn reads_during_a_removal_continue_before_the_log() {
+    for seed in 0..20 {
+        let mut pair = Pair::new(seed);
+        pair.append(150);
+        if seed % 2 == 0 {
+            pair.expire();
+        }
+        let wanted = everything(&pair.whole);
+        let mut begun: Vec<_> = (0..8).map(|_| pair.opened()).collect();
+        for [whole, short] in &mut begun {
+            assert_eq!(short.take(&pair.reads, 5).unwrap(), whole.take(&pair.whole, 5).unwrap());
+        }
+        let writer = pair.short.writer("test").unwrap();
+        let segment = Arc::clone(&writer.engine.log.list().segments()[0]);
+        writer.cleaner.end_reads_of(&segment).unwrap();
+        assert_eq!(everything(&pair.reads), wanted, "seed {seed}");
+        for [whole, short] in &mut begun {
+            let wanted = whole.take(&pair.whole, 9999).unwrap();
+            assert_eq!(short.take(&pair.reads, 9999).unwrap(), wanted, "seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn after_a_failed_request_a_cursor_repeats_from_the_same_place() {
     for fails_after in 1..40 {

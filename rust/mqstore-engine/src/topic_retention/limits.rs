@@ -135,7 +135,7 @@ impl TopicPlace<'_> {
         lows: &BTreeMap<i32, i64>,
         left: OlderLimits,
     ) -> Result<Option<DueFloor>, StoreError> {
-        let log_start = self.view.list().min_offset();
+        let log_start = self.view.log_start();
         let Some(older) = self.older.filter(|_| log_start > 0) else { return Ok(None) };
         if log_start <= older.begin() {
             return Ok(None);

@@ -347,6 +347,23 @@ def test_a_backup_of_another_process_keeps_segments(home: Path, tmp_path: Path) 
         assert store.expire().segments > 0
 
 
+def test_a_wrong_clock_keeps_segments_until_the_next_round_only(home: Path, tmp_path: Path) -> None:
+    clock = testing.ManualClock()
+    with testing.open(home, "create", options=replace(OPTIONS, retention=3600), clock=clock) as store:
+        fill(store, 20)
+        with mqstore.backup(store, tmp_path / "cold", interval=3600, replica_timeout="2h") as running:
+            running.run()
+            clock.advance("3650d")
+            running.run()
+            clock.advance(timedelta(days=-3650))
+            running.run()
+            fill(store, 200)
+            clock.advance("1h 59m")
+            assert {holder.kind for holder in store.expire().kept_by} == {"backup"}
+            clock.advance("2m")
+            assert store.expire().segments > 0
+
+
 def test_an_erase_names_backups(home: Path, tmp_path: Path) -> None:
     with mqstore.open(home, "create", options=OPTIONS) as store:
         fill(store, 200, "gone")

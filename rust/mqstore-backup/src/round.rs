@@ -147,8 +147,8 @@ impl Session {
     }
 
     /// Tells the writer of the store how far the backup is, so that its retention by age keeps what the backup does not
-    /// have, for at least `timeout_ms` milliseconds from now. With `None`, this does not change the time, nor a store in
-    /// which no session has said it. A session without a round does not know how far the backup is, and changes nothing
+    /// have, for `timeout_ms` milliseconds from now. With 0, this does not change the time, and with `None` neither a store
+    /// in which no session has said it. A session without a round does not know how far the backup is, and changes nothing
     /// if another one has said it.
     ///
     /// # Errors
@@ -163,10 +163,16 @@ impl Session {
         }
         let timeout_ms = timeout_ms.unwrap_or(0);
         let log_end = self.last.as_ref().map_or(0, |last| last.log_end);
-        let known_ms = known.as_ref().map_or(i64::MIN, |known| known.until_ms);
-        let until_ms = files.clock.now_ms().saturating_add(timeout_ms).max(known_ms);
+        let now_ms = files.clock.now_ms();
+        // A time that a wrong clock made lasts until the next round of a backup that continues.
+        let until_ms = match &known {
+            Some(known) if timeout_ms == 0 => known.until_ms,
+            _ => now_ms.saturating_add(timeout_ms),
+        };
         // Not again after each round of a store that does not change.
-        let is_old = |known: &BackupMark| known.log_end != log_end || until_ms - known_ms > timeout_ms / 10;
+        let is_old = |known: &BackupMark| {
+            known.log_end != log_end || until_ms.abs_diff(known.until_ms) > timeout_ms.unsigned_abs() / 10
+        };
         if known.as_ref().is_none_or(is_old) {
             files.keep_backup_mark(&name, &BackupMark { target, log_end, until_ms })?;
         }

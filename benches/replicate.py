@@ -51,18 +51,27 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as own:
 
 
 @contextmanager
+def copying(store: mqstore.Store, copy: Path) -> Iterator[None]:
+    """Another process copies the store meanwhile."""
+    command = [sys.executable, "-c", COPY, str(store.replication_address()), str(copy)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        yield
+        assert child.stdin is not None
+        child.stdin.close()
+
+
+@contextmanager
 def copied(home: Path) -> Iterator[mqstore.Store]:
     """A store that another process copies."""
     replication = mqstore.Master(listen="127.0.0.1:0")
-    with mqstore.open(home / "store", "create", replication=replication) as store:
-        command = [sys.executable, "-c", COPY, str(store.replication_address()), str(home / "copy")]
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
-            store.append("log", BODY)
-            while store.stats().in_sync_copies < 2:
-                time.sleep(0.01)
-            yield store
-            assert child.stdin is not None
-            child.stdin.close()
+    with (
+        mqstore.open(home / "store", "create", replication=replication) as store,
+        copying(store, home / "copy"),
+    ):
+        store.append("log", BODY)
+        while store.stats().in_sync_copies < 2:
+            time.sleep(0.01)
+        yield store
     shutil.rmtree(home)
 
 
@@ -150,15 +159,12 @@ def copy_while_syncing(home: Path, size: int) -> str:
         worker.start()
         time.sleep(SECONDS)
         before, begun = len(times), time.perf_counter()
-        command = [sys.executable, "-c", COPY, str(store.replication_address()), str(home / "copy")]
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        with copying(store, home / "copy"):
             while not (copies := store.followers()) or copies[0].lag_bytes > 1 << 20:
                 time.sleep(0.01)
             took = time.perf_counter() - begun
             ended.set()
             worker.join()
-            assert child.stdin is not None
-            child.stdin.close()
     shutil.rmtree(home)
     alone, during = percentiles(times[:before]), percentiles(times[before:])
     return f"{size / took / 1e6:.0f} MB/s; a durable append {alone} alone, {during} meanwhile"

@@ -263,13 +263,8 @@ impl StandbyMetadata {
         let mut folders = BTreeSet::new();
         for (name, bytes) in content {
             let path = files.root.join(name);
-            let folder = parent_dir(&path);
-            files.vfs.create_dir_all(folder).at(folder, PLACING)?;
-            files
-                .vfs
-                .write_atomic(&path, &files.staging_for(&path).join("placed"), bytes)
-                .at(&path, PLACING)?;
-            folders.extend(files.folders_up_from(folder).skip(1).map(Path::to_path_buf));
+            files.replace_file(&path, bytes, PLACING)?;
+            folders.extend(files.folders_up_from(parent_dir(&path)).skip(1).map(Path::to_path_buf));
         }
         // Also if they exist: a promotion that stopped can have made them.
         for folder in folders {

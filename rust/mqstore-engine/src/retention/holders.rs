@@ -69,7 +69,7 @@ pub struct SegmentHolder {
 
 impl SegmentHolder {
     /// A backup or a replica, called `name`, that has the log up to `log_offset`.
-    pub fn copy(kind: HolderKind, name: String, log_offset: u64) -> Self {
+    pub(crate) fn copy(kind: HolderKind, name: String, log_offset: u64) -> Self {
         Self { kind, group: Some(name), topic: String::new(), queue_id: 0, offset: 0, log_offset }
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use mqstore_format::UniqueKeyGenerator;
 use mqstore_io::switch;
@@ -187,7 +188,7 @@ fn start_writer(
         signals: ServiceSignals::default(),
         lifecycle: Lifecycle::new(vec![page_lock, lock]),
         manifests: ManifestCache::default(),
-        removed_to: std::sync::atomic::AtomicU64::default(),
+        removed_to: AtomicU64::default(),
         rebuilding: Mutex::default(),
     });
     let writer = with_services(engine, CompactionAppender::new(files, geometry));
